@@ -1,0 +1,445 @@
+//! Bodies of the HTTP API, shared by the doors and the visitor. Unknown fields are refused, so that a misspelt option never
+//! silently does nothing.
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{AgentId, Principal, RunId, SessionKey};
+use crate::receipt::{Receipt, Usage};
+use crate::verdict::{Surface, Verdict};
+
+/// What a new message does while a run is active.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum OnBusy {
+    /// Wait for its turn.
+    #[default]
+    Queue,
+    /// Hand the text to the running run at its next step.
+    Steer,
+    /// Abort the active run, then start.
+    Interrupt,
+    /// Refuse.
+    Reject,
+}
+
+/// Body of `POST /api/sessions/{key}/runs`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct SendRequest {
+    /// The message.
+    pub text: String,
+    /// The agent; else the one the session key names, else the default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<AgentId>,
+    /// Becomes the run id; a repeat with the same content answers the run's current state.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idempotency_key: Option<RunId>,
+    /// Policy while a run is active.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_busy: Option<OnBusy>,
+    /// Time for the whole run in milliseconds, from its acceptance.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<u64>,
+    /// Turns stop text off: the words are sent to the model.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub literal: bool,
+}
+
+/// Answer to an accepted message.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SendAnswer {
+    /// The run; for a steered message the active one.
+    pub run_id: RunId,
+    /// Its session.
+    pub session_key: SessionKey,
+    /// `queued`, `running`, `ending`, `ended` or `steered`.
+    pub state: String,
+    /// The message's own id when it was steered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message_id: Option<RunId>,
+}
+
+/// Answer to a stop text and to a stop of a session.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct StopAnswer {
+    /// True when at least one run was really stopped by this call.
+    pub aborted: bool,
+    /// Runs that this call stopped.
+    pub run_ids: Vec<RunId>,
+    /// Queued messages that this call withdrew, with their texts.
+    #[serde(default)]
+    pub withdrawn: Vec<Withdrawn>,
+}
+
+/// A queued message that a stop withdrew.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Withdrawn {
+    /// The run it would have been.
+    pub run_id: RunId,
+    /// Its text, so that it can go back into the composer.
+    pub text: String,
+}
+
+/// Body of `POST /api/runs/{id}/stop`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct StopRunRequest {
+    /// Checked against the run when given (row A10).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session_key: Option<SessionKey>,
+    /// Skip the grace.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub force: bool,
+    /// Why, for the receipt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// Body of `POST /api/sessions/{key}/stop`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct StopSessionRequest {
+    /// Skip the grace.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub force: bool,
+    /// Leave queued messages where they are.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub keep_queued: bool,
+    /// Leave background processes of earlier runs alive.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub keep_background: bool,
+    /// Why, for the receipt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// Body of `POST /api/stop`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct StopAllRequest {
+    /// Skip the grace.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub force: bool,
+    /// Also refuse new runs until lifted.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub hold: bool,
+    /// Why, for the receipts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// Body of `PUT /api/hold`, and the answer of all hold routes.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Hold {
+    /// True while new runs are refused.
+    #[serde(default)]
+    pub held: bool,
+    /// Why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Since when, RFC 3339.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<String>,
+    /// Who set it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<Principal>,
+}
+
+/// State of an agent call abort (row B4).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct AgentAbortAnswer {
+    /// Always true.
+    pub ok: bool,
+    /// The agent.
+    pub agent_id: AgentId,
+    /// True when at least one run was really stopped.
+    pub aborted: bool,
+    /// The runs stopped.
+    pub run_ids: Vec<RunId>,
+    /// `not_waiting_llm` when nothing was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// What an agent's runs are doing (row B3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ComputeStatus {
+    /// No run.
+    Idle,
+    /// A model request is out.
+    WaitingLlm,
+    /// The rest of a run.
+    Processing,
+    /// A stop settles.
+    Stopping,
+}
+
+/// A run, as `GET /api/runs/{id}` answers it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RunView {
+    /// The run.
+    pub run_id: RunId,
+    /// Its session.
+    pub session_key: SessionKey,
+    /// Its agent.
+    pub agent: AgentId,
+    /// `queued`, `running`, `ending` or `ended`.
+    pub state: String,
+    /// `waiting_llm` or `processing` while running.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phase: Option<ComputeStatus>,
+    /// Who sent it.
+    pub principal: Principal,
+    /// Through which door.
+    pub surface: Surface,
+    /// The run that started it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<RunId>,
+    /// The message.
+    pub text: String,
+    /// RFC 3339.
+    pub accepted_at: String,
+    /// RFC 3339.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<String>,
+    /// RFC 3339; when the registry's backstop ends it (row A5).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<String>,
+    /// RFC 3339.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_at: Option<String>,
+    /// Model steps so far.
+    pub steps: u32,
+    /// Tokens so far.
+    pub usage: Usage,
+    /// Last event number.
+    pub seq: u64,
+    /// Processes alive now.
+    pub processes: u32,
+    /// Once ending.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verdict: Option<Verdict>,
+    /// Once ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub receipt: Option<Receipt>,
+    /// Final text of a completed run; what had streamed of the interrupted step otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<String>,
+    /// The result in the words of an embedder (row E3).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<RunResult>,
+}
+
+/// Result of a run in the words of row E3.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RunResult {
+    /// True when completed.
+    pub success: bool,
+    /// True when stopped.
+    pub cancelled: bool,
+    /// `Execution paused` when stopped; the failure's text when failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// Steps that ran.
+    pub loop_count: u32,
+}
+
+impl RunResult {
+    /// The result that goes with a verdict after `steps` steps.
+    #[must_use]
+    pub fn of(verdict: &Verdict, steps: u32) -> Self {
+        let error = match verdict {
+            Verdict::Completed => None,
+            Verdict::Failed { message, .. } => Some(message.clone()),
+            Verdict::Aborted { reason: crate::StopReason::Steps, .. } => Some("Step limit reached".into()),
+            Verdict::Aborted { reason: crate::StopReason::Tokens, .. } => Some("Token limit reached".into()),
+            Verdict::Aborted { .. } => Some("Execution paused".into()),
+        };
+        Self {
+            success: matches!(verdict, Verdict::Completed),
+            cancelled: matches!(verdict, Verdict::Aborted { .. }),
+            error,
+            loop_count: steps,
+        }
+    }
+}
+
+/// A session, as `GET /api/sessions` lists it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SessionRow {
+    /// The key.
+    pub key: SessionKey,
+    /// `ready` or `active`.
+    pub state: String,
+    /// The agent of its last run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<AgentId>,
+    /// RFC 3339.
+    pub created_at: String,
+    /// RFC 3339.
+    pub last_used_at: String,
+    /// Runs that are not over.
+    pub active_runs: Vec<RunId>,
+    /// Sealed turns.
+    pub turns: u64,
+}
+
+/// One message of a session's history, for people.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct HistoryMessage {
+    /// The run that left it; absent for `reset`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_id: Option<RunId>,
+    /// `user`, `assistant`, `tool`, `note`, or `reset` where the history was emptied.
+    pub role: String,
+    /// Its text.
+    pub text: String,
+    /// RFC 3339, when the turn was sealed.
+    pub at: String,
+    /// Calls of an assistant message.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub calls: Vec<HistoryCall>,
+    /// The call that a tool message answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub call_id: Option<String>,
+    /// True for partial text that the model does not see.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub partial: bool,
+    /// Verdict of the turn, on its last message.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verdict: Option<Verdict>,
+}
+
+/// A call in a history message.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct HistoryCall {
+    /// The call's id.
+    pub id: String,
+    /// The tool's name.
+    pub tool: String,
+    /// Arguments as the model gave them.
+    #[schema(value_type = Object)]
+    pub arguments: serde_json::Value,
+}
+
+/// An agent, as `GET /api/agents` lists it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct AgentRow {
+    /// Its id.
+    pub id: AgentId,
+    /// `provider/model`.
+    pub model: String,
+    /// Its parent in the tree.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<AgentId>,
+    /// Its children in the tree.
+    pub children: Vec<AgentId>,
+    /// Its role.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub role: Option<String>,
+    /// What its runs are doing.
+    pub compute_status: ComputeStatus,
+    /// Its runs that are not over.
+    pub active_runs: Vec<RunId>,
+    /// True for the agent that runs when none is named.
+    pub default: bool,
+}
+
+/// A page of a list.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct List<T> {
+    /// The rows.
+    pub items: Vec<T>,
+    /// Give this as `cursor` to go on; absent at the end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_cursor: Option<String>,
+}
+
+/// Answer of `POST /api/runs/{id}/stop` that does not wait: the ticket's state.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TicketView {
+    /// The run.
+    pub run_id: RunId,
+    /// `ending` or `ended`.
+    pub state: String,
+    /// True when this call stopped it, or a descendant that was still alive.
+    pub aborted: bool,
+    /// What this call stopped.
+    pub run_ids: Vec<RunId>,
+    /// The run's verdict.
+    pub verdict: Verdict,
+    /// Once ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub receipt: Option<Receipt>,
+}
+
+/// Answer of `POST /api/stop`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct StopAllAnswer {
+    /// True when at least one run was really stopped by this call.
+    pub aborted: bool,
+    /// The runs stopped, queued ones included.
+    pub run_ids: Vec<RunId>,
+    /// Whether new runs are refused now.
+    pub held: bool,
+}
+
+/// What a token may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Scope {
+    /// Look.
+    Read,
+    /// Send, stop own runs.
+    Write,
+    /// Everything.
+    Admin,
+}
+
+/// A token, without its secret.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TokenRow {
+    /// Its name, which is the principal.
+    pub name: String,
+    /// What it may do.
+    pub scope: Scope,
+    /// RFC 3339.
+    pub created_at: String,
+}
+
+/// Body of `POST /api/tokens`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct TokenRequest {
+    /// The token's name, which is its principal.
+    pub name: String,
+    /// What it may do.
+    pub scope: Scope,
+}
+
+/// A new token. The secret is shown here and never again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct NewToken {
+    /// Its name.
+    pub name: String,
+    /// What it may do.
+    pub scope: Scope,
+    /// The secret.
+    pub token: String,
+}

@@ -1,0 +1,91 @@
+//! Errors on the wire: problem+json (RFC 9457) with a stable `code`.
+
+use serde::{Deserialize, Serialize};
+
+/// An error body.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct Problem {
+    /// HTTP status.
+    pub status: u16,
+    /// Stable word for programs.
+    pub code: String,
+    /// The same word again, for clients that read `error`.
+    pub error: String,
+    /// Short text for people.
+    pub title: String,
+    /// What happened and what to do next.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detail: Option<String>,
+}
+
+impl Problem {
+    /// A problem with its code; `detail` says what happened and what to do.
+    #[must_use]
+    pub fn new(code: ErrorCode, detail: impl Into<String>) -> Self {
+        Self {
+            status: code.status(),
+            code: code.as_str().into(),
+            error: code.as_str().into(),
+            title: code.title().into(),
+            detail: Some(detail.into()),
+        }
+    }
+}
+
+macro_rules! codes {
+    ($($name:ident $word:literal $status:literal $title:literal;)*) => {
+        /// Every code that Quell answers with.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum ErrorCode {
+            $(#[doc = $title] $name,)*
+        }
+
+        impl ErrorCode {
+            /// All codes, for the documentation and its test.
+            pub const ALL: &'static [Self] = &[$(Self::$name,)*];
+
+            /// The stable word.
+            #[must_use]
+            pub fn as_str(self) -> &'static str {
+                match self { $(Self::$name => $word,)* }
+            }
+
+            /// The HTTP status that goes with it.
+            #[must_use]
+            pub fn status(self) -> u16 {
+                match self { $(Self::$name => $status,)* }
+            }
+
+            /// Short text for people.
+            #[must_use]
+            pub fn title(self) -> &'static str {
+                match self { $(Self::$name => $title,)* }
+            }
+        }
+    };
+}
+
+codes! {
+    MalformedJson "malformed_json" 400 "The body is not valid JSON";
+    InvalidRequest "invalid_request" 400 "The request is not valid";
+    MissingAgentId "missing_agent_id" 400 "The agent id is missing";
+    Unauthorized "unauthorized" 401 "A valid token is needed";
+    Forbidden "forbidden" 403 "This token may not do that";
+    BadOrigin "bad_origin" 403 "This web origin is not allowed";
+    NotFound "not_found" 404 "There is no such thing";
+    RunNotFound "run_not_found" 404 "There is no such run";
+    SessionNotFound "session_not_found" 404 "There is no such session";
+    AgentNotFound "agent_not_found" 404 "There is no such agent";
+    MethodNotAllowed "method_not_allowed" 405 "This route does not take that method";
+    Conflict "conflict" 409 "This contradicts what was accepted before";
+    Busy "busy" 409 "The session has an active run";
+    BodyTooLarge "body_too_large" 413 "The body is too large";
+    UnsupportedMediaType "unsupported_media_type" 415 "Send application/json";
+    QueueFull "queue_full" 429 "Too many messages wait in this session";
+    SocietyNotInitialized "society_not_initialized" 500 "The engine is not ready";
+    Internal "internal" 500 "Something inside is broken";
+    Held "held" 503 "New runs are on hold";
+    ShuttingDown "shutting_down" 503 "The daemon is shutting down";
+    StoreUnavailable "store_unavailable" 503 "The database cannot be written";
+    TooManyConnections "too_many_connections" 503 "All streaming connections are taken";
+}

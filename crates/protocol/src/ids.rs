@@ -1,0 +1,150 @@
+//! Identifiers. Each is opaque text with its own rule, checked once at the border; inside the house they are taken as valid.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Deserialize, Deserializer, Serialize};
+
+/// Why a text is not an id of the wanted kind.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{what} {problem}")]
+pub struct BadId {
+    /// Which id was meant, in words: "run id", "session key".
+    pub what: &'static str,
+    /// What is wrong with it, and so what to do about it.
+    pub problem: &'static str,
+}
+
+macro_rules! id {
+    ($(#[$doc:meta])* $name:ident, $what:literal, $check:expr) => {
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+        #[serde(transparent)]
+        pub struct $name(Arc<str>);
+
+        impl $name {
+            /// Checks the rule of this id.
+            ///
+            /// # Errors
+            /// [`BadId`] says which rule was broken.
+            pub fn parse(text: impl AsRef<str>) -> Result<Self, BadId> {
+                let text = text.as_ref();
+                let check: fn(&str) -> Result<(), &'static str> = $check;
+                match check(text) {
+                    Ok(()) => Ok(Self(text.into())),
+                    Err(problem) => Err(BadId { what: $what, problem }),
+                }
+            }
+
+            /// The text of the id, unchanged.
+            #[must_use]
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{:?}", &*self.0)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let text = String::deserialize(deserializer)?;
+                Self::parse(&text).map_err(serde::de::Error::custom)
+            }
+        }
+
+        impl std::borrow::Borrow<str> for $name {
+            fn borrow(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl utoipa::PartialSchema for $name {
+            fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::schema::Schema> {
+                String::schema()
+            }
+        }
+
+        impl utoipa::ToSchema for $name {}
+    };
+}
+
+id!(
+    /// One execution. 1-128 characters of `[A-Za-z0-9._:-]`: the same alphabet as an idempotency key, which becomes the run
+    /// id when one is given.
+    RunId, "run id", |text| {
+        let legal = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b':' | b'-');
+        match text.len() {
+            0 => Err("is empty"),
+            1..=128 if text.bytes().all(legal) => Ok(()),
+            1..=128 => Err("may hold only letters, digits and . _ : -"),
+            _ => Err("is longer than 128 characters"),
+        }
+    }
+);
+
+id!(
+    /// A durable conversation. Opaque text of 1-512 characters without control characters, returned unchanged (row A11).
+    SessionKey, "session key", |text| printable(text, 512)
+);
+
+id!(
+    /// A configured agent. 1-128 characters without control characters; `/` is legal and percent-encoded in paths.
+    AgentId, "agent id", |text| {
+        if text.trim().is_empty() { Err("is empty") } else { printable(text, 128) }
+    }
+);
+
+id!(
+    /// One tool invocation, as the model named it. Providers choose these, so only emptiness and absurd length are refused.
+    CallId, "call id", |text| printable(text, 512)
+);
+
+id!(
+    /// Who asks: the name of a token, or channel and sender.
+    Principal, "principal", |text| printable(text, 256)
+);
+
+fn printable(text: &str, most: usize) -> Result<(), &'static str> {
+    if text.is_empty() {
+        return Err("is empty");
+    }
+    if text.chars().count() > most {
+        return Err("is too long");
+    }
+    if text.chars().any(char::is_control) {
+        return Err("holds a control character");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_keep_their_text_and_refuse_what_breaks_their_rule() {
+        assert_eq!(
+            SessionKey::parse("agent:main:user-456/ü").map(|k| k.to_string()),
+            Ok("agent:main:user-456/ü".into())
+        );
+        assert!(SessionKey::parse("").is_err());
+        assert!(SessionKey::parse("a\nb").is_err());
+        assert!(SessionKey::parse("ü".repeat(512)).is_ok());
+        assert!(SessionKey::parse("x".repeat(513)).is_err());
+        assert!(RunId::parse("0198-a.b_c:d").is_ok());
+        assert!(RunId::parse("a/b").is_err());
+        assert!(RunId::parse("x".repeat(129)).is_err());
+        assert!(AgentId::parse("  ").is_err());
+        assert!(AgentId::parse("team/writer").is_ok());
+    }
+}

@@ -1,0 +1,17 @@
+//! The words of Quell: ids, messages, events, receipts.
+//!
+//! Everything that crosses a process border is spelled out here once. This crate holds data and its JSON form; it decides
+//! nothing, reads no clock and does no IO. Field names are the public contract of HTTP, SSE and the CLI's `--json`.
+
+pub mod api;
+pub mod error;
+pub mod event;
+pub mod ids;
+pub mod receipt;
+pub mod verdict;
+
+pub use error::{ErrorCode, Problem};
+pub use event::{CallEnd, EventKind, RunEvent, ToolOutputStream};
+pub use ids::{AgentId, BadId, CallId, Principal, RunId, SessionKey};
+pub use receipt::{Instant, Leftover, Receipt, Resource, ResourceKind, Rung, TurnRecord, Usage};
+pub use verdict::{By, StopReason, Surface, Verdict};

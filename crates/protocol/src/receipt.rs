@@ -1,0 +1,156 @@
+//! The receipt: what a run held, what a stop released, and when.
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::RunId;
+use crate::verdict::Verdict;
+
+/// A point in time: wall clock, and milliseconds since the stop was requested where there was one.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct Instant {
+    /// RFC 3339 with microseconds, UTC.
+    pub at: String,
+    /// Milliseconds since the stop was requested; negative for what happened before it; absent without a stop.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ms: Option<f64>,
+}
+
+/// The record of what a run held and how each thing was given back.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Receipt {
+    /// The run.
+    pub run_id: RunId,
+    /// How it ended.
+    pub verdict: Verdict,
+    /// When the first stop was asked for; absent when nobody asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requested_at: Option<Instant>,
+    /// When the token had fired and the wardens had been told; absent when nobody asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delivered_at: Option<Instant>,
+    /// When nothing was owed any more, or the hard limit passed.
+    pub settled_at: Instant,
+    /// The highest rung of the ladder that was needed.
+    pub rung: Rung,
+    /// Everything the run held, in the order of opening.
+    pub resources: Vec<Resource>,
+    /// What could not be given back, by name. Empty is the promise.
+    pub leftovers: Vec<Leftover>,
+    /// Tokens.
+    pub usage: Usage,
+    /// What became of the turn.
+    pub turn: TurnRecord,
+}
+
+/// Rungs of the ladder, lowest first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Rung {
+    /// Nothing had to be stopped.
+    #[default]
+    None,
+    /// Futures were cancelled, sockets closed.
+    Cancel,
+    /// Processes got SIGTERM.
+    Term,
+    /// Processes got SIGKILL.
+    Kill,
+    /// The hard limit passed with something still held.
+    Abandoned,
+}
+
+/// What kind of thing a run holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ResourceKind {
+    /// A request to a model provider, with its socket.
+    ModelRequest,
+    /// A process with all its descendants.
+    Process,
+    /// A call to an MCP server.
+    McpCall,
+    /// A sub-run.
+    Run,
+    /// A pending approval.
+    Approval,
+    /// A waiting timer, such as retry back-off.
+    Timer,
+    /// A place among the runs in flight.
+    Permit,
+    /// An HTTP request of a tool.
+    HttpRequest,
+    /// Blocking work on a thread.
+    Task,
+    /// A lifecycle hook.
+    Hook,
+}
+
+/// One thing the run held.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Resource {
+    /// Its kind.
+    pub kind: ResourceKind,
+    /// Number within the run, from 1.
+    pub id: u64,
+    /// For people: model name, command line, URL.
+    pub label: String,
+    /// When the run took it.
+    pub opened_at: Instant,
+    /// When it was given back; absent for a leftover.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub released_at: Option<Instant>,
+    /// How: `finished`, `closed`, `cancelled`, `exited`, `term`, `kill`, `failed`; `held` for a leftover.
+    pub how: String,
+    /// Processes only.
+    #[serde(flatten, default, skip_serializing_if = "Option::is_none")]
+    pub process: Option<ProcessFacts>,
+}
+
+/// What the warden reported about a process tree.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ProcessFacts {
+    /// Process id of the leader.
+    pub pid: u32,
+    /// The command as given.
+    pub command: String,
+    /// Descendants other than the leader that had to be ended.
+    pub swept: u32,
+    /// Exit code of the leader, if it exited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
+    /// Signal that ended the leader, if one did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signal: Option<i32>,
+}
+
+/// Something that is still there after the hard limit.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct Leftover {
+    /// What it is.
+    pub kind: ResourceKind,
+    /// Its name, in the words a person needs to end it: `pid 4242 (sudo), cannot be signalled`.
+    pub name: String,
+}
+
+/// Tokens of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Usage {
+    /// Tokens sent to the model.
+    pub input_tokens: u64,
+    /// Tokens the model made.
+    pub output_tokens: u64,
+    /// True when any part is an estimate because the provider sent no usage (row X8).
+    pub estimated: bool,
+}
+
+/// What became of the turn of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct TurnRecord {
+    /// True when the turn is in the database. False with a run that left no turn (withdrawn while queued) or whose
+    /// recording failed or is still owed.
+    pub recorded: bool,
+}
