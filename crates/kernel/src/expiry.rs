@@ -1,0 +1,65 @@
+//! When the registry's backstop ends a run (row A5).
+
+use std::time::Duration;
+
+use crate::time::Moment;
+
+/// The bounds of an expiry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExpiryLimits {
+    /// Added to the run's own time, so that its exact timer comes first. Default 60 s.
+    pub grace: Duration,
+    /// No run expires sooner, unless `max` is shorter. Default 2 min.
+    pub min: Duration,
+    /// No run lives longer. Default 24 h.
+    pub max: Duration,
+}
+
+impl Default for ExpiryLimits {
+    fn default() -> Self {
+        Self {
+            grace: Duration::from_secs(60),
+            min: Duration::from_secs(2 * 60),
+            max: Duration::from_secs(24 * 60 * 60),
+        }
+    }
+}
+
+/// When a run that is accepted now and may take `timeout` expires. `max` wins over `min`.
+#[must_use]
+pub fn expires_at(now: Moment, timeout: Duration, limits: &ExpiryLimits) -> Moment {
+    let wanted = timeout.saturating_add(limits.grace);
+    now.plus(wanted.max(limits.min).min(limits.max))
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    const HOUR: u64 = 3600;
+
+    #[rstest]
+    #[case::timeout_and_grace(600, 660)]
+    #[case::short_ones_get_the_minimum(0, 120)]
+    #[case::at_the_minimum(60, 120)]
+    #[case::just_above_the_minimum(61, 121)]
+    #[case::long_ones_get_the_maximum(30 * HOUR, 24 * HOUR)]
+    #[case::at_the_maximum(24 * HOUR - 60, 24 * HOUR)]
+    #[case::endless(u64::MAX, 24 * HOUR)]
+    fn default_limits(#[case] timeout: u64, #[case] lives: u64) {
+        let now = Moment(Duration::from_secs(1000));
+        let at = expires_at(now, Duration::from_secs(timeout), &ExpiryLimits::default());
+        assert_eq!(at.since(now), Duration::from_secs(lives));
+    }
+
+    #[test]
+    fn the_maximum_wins_over_the_minimum_and_over_the_grace() {
+        let limits = ExpiryLimits { grace: Duration::MAX, min: Duration::from_secs(100), max: Duration::from_secs(7) };
+        let now = Moment(Duration::from_secs(5));
+        assert_eq!(expires_at(now, Duration::ZERO, &limits), Moment(Duration::from_secs(12)));
+        let endless = ExpiryLimits { max: Duration::MAX, ..limits };
+        assert_eq!(expires_at(now, Duration::ZERO, &endless), Moment(Duration::MAX));
+    }
+}

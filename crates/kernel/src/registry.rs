@@ -1,0 +1,493 @@
+//! The one registry of runs that are not over: who runs, who waits, who started whom, and what a stop covers.
+//!
+//! A plain value behind one lock of the engine. Every question that could race ("abort it if it waits for the model") is one
+//! method here, and so one locked operation there.
+
+mod early;
+
+use std::collections::{HashMap, HashSet, VecDeque};
+
+use quell_protocol::api::{ComputeStatus, OnBusy};
+use quell_protocol::{AgentId, By, Principal, RunId, SessionKey, StopReason, Surface, Verdict};
+
+use self::early::EarlyStops;
+use crate::queue::{self, Admission, Busy, Refusal, Waiting};
+use crate::run::{Effect, Input, Push, RunState};
+use crate::time::{Moment, StopTimes};
+
+/// Who asks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Who {
+    /// Its name.
+    pub principal: Principal,
+    /// True when it may stop any run.
+    pub admin: bool,
+}
+
+/// A run as it is asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewRun {
+    /// Its id.
+    pub id: RunId,
+    /// Its session.
+    pub session: SessionKey,
+    /// The agent that runs.
+    pub agent: AgentId,
+    /// Who asked.
+    pub principal: Principal,
+    /// Through which door.
+    pub surface: Surface,
+    /// The run that started it.
+    pub parent: Option<RunId>,
+    /// The message.
+    pub text: String,
+    /// Policy while the session is busy.
+    pub on_busy: OnBusy,
+    /// When the registry's backstop ends it (row A5).
+    pub expires_at: Moment,
+}
+
+/// What a started run is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// A model request is out, back-off included.
+    Waiting,
+    /// Anything else.
+    Processing,
+}
+
+/// One run that is not forgotten.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// As it was asked for.
+    pub run: NewRun,
+    /// Where it stands.
+    pub state: RunState,
+    /// What it is doing while running.
+    pub phase: Phase,
+    /// Its place in the order of acceptance.
+    pub mark: u64,
+    /// True once its acceptance is durable; it does not start before.
+    pub durable: bool,
+    /// Why it waits.
+    pub waiting: Waiting,
+    /// A stop of its id came before it was accepted: it ends once its acceptance is durable.
+    early: Option<Verdict>,
+}
+
+/// Whom a stop covers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StopScope {
+    /// One run with its subtree.
+    Run {
+        /// The run.
+        id: RunId,
+        /// Checked against the run when given (row A10).
+        session: Option<SessionKey>,
+    },
+    /// All runs of a session with their subtrees.
+    Session {
+        /// The session.
+        key: SessionKey,
+        /// Whether its queue is withdrawn.
+        queued: Queued,
+    },
+    /// Runs of an agent.
+    Agent {
+        /// The agent.
+        id: AgentId,
+        /// Which of them.
+        phase: AgentPhase,
+    },
+    /// All of it.
+    Everything,
+}
+
+/// What happens to the queue of a stopped session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Queued {
+    /// Withdrawn.
+    Withdraw,
+    /// Left where it is.
+    Keep,
+}
+
+/// Which runs of an agent a stop covers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AgentPhase {
+    /// Those that wait for the model.
+    WaitingLlm,
+    /// All that are not over.
+    Any,
+}
+
+/// A transition that the engine must carry out.
+pub type Transition = (RunId, Vec<Effect>);
+
+/// What a stop did.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Stopped {
+    /// Effects to carry out, children before parents.
+    pub transitions: Vec<Transition>,
+    /// Runs that this call aborted.
+    pub aborted: Vec<RunId>,
+    /// Queued ones among them, with their texts.
+    pub withdrawn: Vec<(RunId, String)>,
+    /// Every run that the scope covers and the caller may stop, aborted by this call or not; the tickets.
+    pub covered: Vec<RunId>,
+}
+
+/// What became of a new run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Accepted {
+    /// It is in the registry.
+    New(Admission),
+    /// A run with that id is already there.
+    Known,
+}
+
+/// The registry.
+#[derive(Debug, Default)]
+pub struct Registry {
+    runs: HashMap<RunId, Entry>,
+    /// Not-ended runs of each session in order of acceptance.
+    sessions: HashMap<SessionKey, VecDeque<RunId>>,
+    children: HashMap<RunId, Vec<RunId>>,
+    early: EarlyStops,
+    marks: u64,
+    gate: Gate,
+    queued_limit: usize,
+    times: StopTimes,
+}
+
+/// Whether new runs are let in and queued ones start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Gate {
+    /// Yes.
+    #[default]
+    Open,
+    /// New ones are refused, queued ones wait.
+    Held,
+    /// The daemon closes.
+    Closing,
+}
+
+impl Registry {
+    /// An empty registry. `queued_limit` is the most runs that may wait in one session.
+    #[must_use]
+    pub fn new(times: StopTimes, queued_limit: usize) -> Self {
+        Self { times, queued_limit, ..Self::default() }
+    }
+
+    /// Opens, holds or closes the gate.
+    pub fn set_gate(&mut self, gate: Gate) {
+        self.gate = gate;
+    }
+
+    /// The gate.
+    #[must_use]
+    pub fn gate(&self) -> Gate {
+        self.gate
+    }
+
+    /// One entry.
+    #[must_use]
+    pub fn get(&self, id: &RunId) -> Option<&Entry> {
+        self.runs.get(id)
+    }
+
+    /// All entries, in no order.
+    pub fn iter(&self) -> impl Iterator<Item = &Entry> {
+        self.runs.values()
+    }
+
+    /// Not-ended runs of a session in order of acceptance.
+    pub fn of_session<'a>(&'a self, key: &SessionKey) -> impl Iterator<Item = &'a Entry> {
+        self.sessions.get(key).into_iter().flatten().filter_map(|id| self.runs.get(id))
+    }
+
+    /// Lets a run in, not yet durable: it will not start before [`Registry::durable`].
+    ///
+    /// # Errors
+    /// The [`Refusal`] says why not; nothing has changed then.
+    pub fn accept(&mut self, run: NewRun, now: Moment) -> Result<Accepted, Refusal> {
+        if self.runs.contains_key(&run.id) {
+            return Ok(Accepted::Known);
+        }
+        match self.gate {
+            Gate::Open => {}
+            Gate::Held => return Err(Refusal::Held),
+            Gate::Closing => return Err(Refusal::ShuttingDown),
+        }
+        let admission = queue::admit(run.on_busy, &self.busy(&run.session))?;
+        let waiting = match admission {
+            Admission::Steer { .. } => Waiting::Steer,
+            Admission::Queue | Admission::Interrupt => Waiting::Turn,
+        };
+        let early = self.early.verdict_for(&run, now);
+        self.insert(run, waiting, early);
+        Ok(Accepted::New(admission))
+    }
+
+    /// The acceptance of a run is durable: it may start, or it ends because a stop of its id came first; an interrupting one
+    /// aborts what was accepted before it in its session.
+    pub fn durable(&mut self, id: &RunId, now: Moment) -> Stopped {
+        let Some(entry) = self.runs.get_mut(id) else { return Stopped::default() };
+        entry.durable = true;
+        if let Some(verdict) = entry.early.take() {
+            return self.abort_all(vec![id.clone()], Push::Gentle, &verdict, now);
+        }
+        if entry.run.on_busy != OnBusy::Interrupt || entry.state.is_ended() {
+            return Stopped::default();
+        }
+        let (key, mark) = (entry.run.session.clone(), entry.mark);
+        let by = By { principal: entry.run.principal.clone(), surface: entry.run.surface };
+        let older: Vec<RunId> = self.of_session(&key).filter(|e| e.mark < mark).map(|e| e.run.id.clone()).collect();
+        let verdict = Verdict::Aborted { reason: StopReason::Superseded, by: Some(by) };
+        self.abort_all(older, Push::Gentle, &verdict, now)
+    }
+
+    /// Forgets a run whose acceptance could not be made durable.
+    pub fn withdraw(&mut self, id: &RunId) {
+        if self.runs.get(id).is_some_and(|e| !e.durable) {
+            self.remove(id);
+        }
+    }
+
+    /// The run of a session that is due now: the oldest, if it is queued and durable and the gate is open.
+    #[must_use]
+    pub fn due(&self, key: &SessionKey) -> Option<&Entry> {
+        if self.gate != Gate::Open {
+            return None;
+        }
+        let head = self.of_session(key).next()?;
+        (head.durable && head.state == RunState::Queued).then_some(head)
+    }
+
+    /// The texts that wait to steer this run, oldest first. They leave the queue: from now on the run covers them.
+    pub fn take_steers(&mut self, id: &RunId) -> Vec<(RunId, String)> {
+        let Some(entry) = self.runs.get(id) else { return Vec::new() };
+        if entry.state != RunState::Running {
+            return Vec::new();
+        }
+        let key = entry.run.session.clone();
+        let taken: Vec<(RunId, String)> = self
+            .of_session(&key)
+            .filter(|e| e.waiting == Waiting::Steer && e.durable && e.state == RunState::Queued)
+            .map(|e| (e.run.id.clone(), e.run.text.clone()))
+            .collect();
+        for (id, _) in &taken {
+            self.remove(id);
+        }
+        taken
+    }
+
+    /// Notes what a running run is doing.
+    pub fn set_phase(&mut self, id: &RunId, phase: Phase) {
+        if let Some(entry) = self.runs.get_mut(id) {
+            entry.phase = phase;
+        }
+    }
+
+    /// One input to one run. An unknown run has no effects.
+    pub fn input(&mut self, id: &RunId, input: Input, now: Moment) -> Vec<Effect> {
+        let Some(entry) = self.runs.get_mut(id) else { return Vec::new() };
+        let state = std::mem::replace(&mut entry.state, RunState::Queued);
+        let was_active = !matches!(state, RunState::Queued | RunState::Ended { .. });
+        let (state, effects) = state.step(input, now, &self.times);
+        entry.state = state;
+        if entry.state.is_ended() {
+            let key = entry.run.session.clone();
+            self.leave_session(&key, id);
+            if was_active {
+                self.end_steering(&key);
+            }
+        }
+        effects
+    }
+
+    /// Stops what `scope` covers and `who` may stop.
+    pub fn stop(&mut self, scope: &StopScope, who: &Who, ask: &StopAsk, now: Moment) -> Stopped {
+        let roots = self.roots(scope, who);
+        if let StopScope::Run { id, session } = scope
+            && !self.runs.contains_key(id)
+        {
+            self.early.keep((&who.principal, id, session.as_ref()), ask.verdict(who), now);
+        }
+        self.abort_all(roots, ask.push, &ask.verdict(who), now)
+    }
+
+    /// Aborts runs on Quell's own account: time-out, budget, shutdown.
+    pub fn abort(&mut self, ids: Vec<RunId>, push: Push, reason: &StopReason, now: Moment) -> Stopped {
+        let verdict = Verdict::Aborted { reason: reason.clone(), by: None };
+        self.abort_all(ids, push, &verdict, now)
+    }
+
+    /// Runs whose time is over (row A6).
+    #[must_use]
+    pub fn expired(&self, now: Moment) -> Vec<RunId> {
+        let over = |e: &&Entry| e.state.verdict().is_none() && now > e.run.expires_at;
+        self.runs.values().filter(over).map(|e| e.run.id.clone()).collect()
+    }
+
+    /// Forgets an ended run, unless a descendant of it is still alive, or it still owes something: what is paid late amends its
+    /// receipt. True when it is gone.
+    pub fn forget(&mut self, id: &RunId) -> bool {
+        let Some(entry) = self.runs.get(id) else { return true };
+        let RunState::Ended { debts, .. } = &entry.state else { return false };
+        let alive = |run: &RunId| self.runs.get(run).is_some_and(|entry| !entry.state.is_ended());
+        if !debts.paid() || self.subtree(id).iter().any(alive) {
+            return false;
+        }
+        self.remove(id);
+        true
+    }
+
+    /// What an agent's runs are doing (row B3).
+    #[must_use]
+    pub fn compute_status(&self, agent: &AgentId) -> ComputeStatus {
+        let mut status = ComputeStatus::Idle;
+        for entry in self.runs.values().filter(|e| &e.run.agent == agent) {
+            let own = match (&entry.state, entry.phase) {
+                (RunState::Queued | RunState::Ended { .. }, _) => continue,
+                (RunState::Running, Phase::Waiting) => return ComputeStatus::WaitingLlm,
+                (RunState::Running, Phase::Processing) => ComputeStatus::Processing,
+                (RunState::Ending { .. }, _) => ComputeStatus::Stopping,
+            };
+            if status != ComputeStatus::Processing {
+                status = own;
+            }
+        }
+        status
+    }
+
+    fn busy(&self, key: &SessionKey) -> Busy {
+        let active = self.of_session(key).find(|e| e.state != RunState::Queued).map(|e| e.run.id.clone());
+        let waiting = self.of_session(key).filter(|e| e.state == RunState::Queued).count();
+        Busy { active, waiting, limit: self.queued_limit }
+    }
+
+    fn insert(&mut self, run: NewRun, waiting: Waiting, early: Option<Verdict>) {
+        self.marks += 1;
+        let id = run.id.clone();
+        self.sessions.entry(run.session.clone()).or_default().push_back(id.clone());
+        // Only a run that is there has children: so no run is its own ancestor, and no entry outlives its run.
+        if let Some(parent) = run.parent.as_ref().filter(|parent| self.runs.contains_key(*parent)) {
+            self.children.entry(parent.clone()).or_default().push(id.clone());
+        }
+        let (state, phase, mark) = (RunState::Queued, Phase::Processing, self.marks);
+        self.runs.insert(id, Entry { run, state, phase, mark, durable: false, waiting, early });
+    }
+
+    fn remove(&mut self, id: &RunId) {
+        let Some(entry) = self.runs.remove(id) else { return };
+        self.leave_session(&entry.run.session, id);
+        self.children.remove(id);
+        if let Some(siblings) = entry.run.parent.and_then(|parent| self.children.get_mut(&parent)) {
+            siblings.retain(|sibling| sibling != id);
+        }
+    }
+
+    /// The active run of a session is over: what waited to steer it waits for its own turn from now on.
+    fn end_steering(&mut self, key: &SessionKey) {
+        for id in self.sessions.get(key).into_iter().flatten() {
+            if let Some(entry) = self.runs.get_mut(id) {
+                entry.waiting = Waiting::Turn;
+            }
+        }
+    }
+
+    fn leave_session(&mut self, key: &SessionKey, id: &RunId) {
+        let Some(runs) = self.sessions.get_mut(key) else { return };
+        runs.retain(|run| run != id);
+        if runs.is_empty() {
+            self.sessions.remove(key);
+        }
+    }
+
+    fn roots(&self, scope: &StopScope, who: &Who) -> Vec<RunId> {
+        let may = |e: &&Entry| who.admin || e.run.principal == who.principal;
+        let ids = |entries: Vec<&Entry>| entries.into_iter().map(|e| e.run.id.clone()).collect();
+        match scope {
+            StopScope::Run { id, session } => {
+                let fits = |e: &&Entry| session.as_ref().is_none_or(|key| *key == e.run.session);
+                ids(self.runs.get(id).into_iter().filter(may).filter(fits).collect())
+            }
+            StopScope::Session { key, queued } => {
+                let covered = |e: &&Entry| *queued == Queued::Withdraw || e.state != RunState::Queued;
+                // An ended run of the session may still have live descendants; a live one stands in the session's queue.
+                ids(self.runs.values().filter(|e| e.run.session == *key).filter(may).filter(covered).collect())
+            }
+            StopScope::Agent { id, phase } => {
+                let waits = |e: &&Entry| e.state == RunState::Running && e.phase == Phase::Waiting;
+                let covered = |e: &&Entry| *phase == AgentPhase::Any || waits(e);
+                ids(self.runs.values().filter(|e| e.run.agent == *id).filter(may).filter(covered).collect())
+            }
+            StopScope::Everything => ids(self.runs.values().filter(may).collect()),
+        }
+    }
+
+    fn abort_all(&mut self, roots: Vec<RunId>, push: Push, verdict: &Verdict, now: Moment) -> Stopped {
+        let mut stopped = Stopped::default();
+        let mut seen = HashSet::new();
+        for root in roots {
+            // Children first, so that no parent sees its child end before it is itself being aborted from above.
+            for id in self.subtree(&root).into_iter().rev() {
+                if !seen.insert(id.clone()) {
+                    continue;
+                }
+                self.abort_one(id, Input::Abort { push, verdict: verdict.clone() }, now, &mut stopped);
+            }
+        }
+        stopped
+    }
+
+    fn abort_one(&mut self, id: RunId, abort: Input, now: Moment, stopped: &mut Stopped) {
+        let Some(entry) = self.runs.get(&id) else { return };
+        let fresh = entry.state.verdict().is_none();
+        if entry.state == RunState::Queued {
+            stopped.withdrawn.push((id.clone(), entry.run.text.clone()));
+        }
+        let effects = self.input(&id, abort, now);
+        if fresh {
+            stopped.aborted.push(id.clone());
+        }
+        if !effects.is_empty() {
+            stopped.transitions.push((id.clone(), effects));
+        }
+        stopped.covered.push(id);
+    }
+
+    /// A run and all its descendants, parents before children.
+    fn subtree(&self, root: &RunId) -> Vec<RunId> {
+        let mut found = vec![root.clone()];
+        let mut next = 0;
+        while let Some(id) = found.get(next) {
+            let children = self.children.get(id).cloned().unwrap_or_default();
+            found.extend(children);
+            next += 1;
+        }
+        found
+    }
+}
+
+/// What a stop asks for besides its scope.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StopAsk {
+    /// How hard.
+    pub push: Push,
+    /// Why.
+    pub reason: StopReason,
+    /// Through which door.
+    pub surface: Surface,
+}
+
+impl StopAsk {
+    fn verdict(&self, who: &Who) -> Verdict {
+        let by = By { principal: who.principal.clone(), surface: self.surface };
+        Verdict::Aborted { reason: self.reason.clone(), by: Some(by) }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,308 @@
+//! The registry's promises, one example each.
+
+use quell_protocol::api::OnBusy;
+use quell_protocol::{By, RunId, StopReason, Surface, Verdict};
+use rstest::rstest;
+
+use super::{admin, ask, at, begin, finish, let_in, new_run, registry, run_id, session, start, who};
+use crate::queue::{Admission, Refusal};
+use crate::registry::early::EARLY_STOPS;
+use crate::registry::{Accepted, Gate, NewRun, Queued, Registry, StopScope, Stopped};
+use crate::run::{Input, Push, RunState};
+
+fn run_scope(id: &str, key: Option<&str>) -> StopScope {
+    StopScope::Run { id: run_id(id), session: key.map(session) }
+}
+
+fn stop(registry: &mut Registry, id: &str, by: &str) -> Stopped {
+    registry.stop(&run_scope(id, None), &who(by), &ask(), at(0))
+}
+
+fn state<'a>(registry: &'a Registry, id: &str) -> &'a RunState {
+    &registry.get(&run_id(id)).expect("known").state
+}
+
+fn child(id: &str, key: &str, parent: &str) -> NewRun {
+    NewRun { parent: Some(run_id(parent)), ..new_run(id, key, OnBusy::Queue) }
+}
+
+fn accept_and_settle(registry: &mut Registry, run: NewRun, seconds: u64) -> Stopped {
+    let id = run.id.clone();
+    registry.accept(run, at(seconds)).expect("accepted");
+    registry.durable(&id, at(seconds))
+}
+
+#[test]
+fn nothing_starts_before_it_is_durable_and_nothing_overtakes_it() {
+    let mut registry = registry();
+    registry.accept(new_run("first", "s", OnBusy::Queue), at(0)).expect("accepted");
+    let_in(&mut registry, new_run("second", "s", OnBusy::Queue));
+    assert!(registry.due(&session("s")).is_none());
+    registry.durable(&run_id("first"), at(0));
+    assert_eq!(start(&mut registry, &session("s")), Some(run_id("first")));
+    assert!(registry.due(&session("s")).is_none(), "one at a time");
+    finish(&mut registry, "first");
+    assert_eq!(start(&mut registry, &session("s")), Some(run_id("second")));
+}
+
+#[test]
+fn a_run_stopped_before_it_is_durable_never_starts() {
+    let mut registry = registry();
+    registry.accept(new_run("r", "s", OnBusy::Queue), at(0)).expect("accepted");
+    let stopped = stop(&mut registry, "r", "ann");
+    assert_eq!(stopped.withdrawn, [(run_id("r"), "text of r".to_owned())]);
+    registry.durable(&run_id("r"), at(0));
+    assert!(registry.due(&session("s")).is_none());
+    assert!(state(&registry, "r").is_ended());
+}
+
+#[test]
+fn an_acceptance_that_failed_leaves_no_trace() {
+    let mut registry = registry();
+    registry.accept(new_run("r", "s", OnBusy::Queue), at(0)).expect("accepted");
+    registry.withdraw(&run_id("r"));
+    assert!(registry.get(&run_id("r")).is_none());
+    assert_eq!(registry.of_session(&session("s")).count(), 0);
+    let_in(&mut registry, new_run("r", "s", OnBusy::Queue));
+    registry.withdraw(&run_id("r"));
+    assert!(registry.get(&run_id("r")).is_some(), "what is durable stays");
+}
+
+#[rstest]
+#[case::at_once(0, true)]
+#[case::after_a_minute(60, true)]
+#[case::later(61, false)]
+fn a_stop_that_comes_first_ends_the_run_within_a_minute(#[case] seconds: u64, #[case] ends: bool) {
+    let mut registry = registry();
+    assert_eq!(stop(&mut registry, "r", "ann"), Stopped::default(), "the answer is still: not found");
+    let stopped = accept_and_settle(&mut registry, new_run("r", "s", OnBusy::Queue), seconds);
+    assert_eq!(state(&registry, "r").is_ended(), ends);
+    assert_eq!(stopped.aborted, if ends { vec![run_id("r")] } else { vec![] });
+}
+
+#[test]
+fn a_stop_that_comes_first_holds_for_its_own_principal_only() {
+    let mut registry = registry();
+    stop(&mut registry, "r", "bob");
+    registry.stop(&run_scope("r", None), &admin(), &ask(), at(0));
+    accept_and_settle(&mut registry, new_run("r", "s", OnBusy::Queue), 1);
+    assert_eq!(*state(&registry, "r"), RunState::Queued);
+}
+
+#[rstest]
+#[case::its_own("s", true)]
+#[case::another("t", false)]
+fn a_stop_that_comes_first_is_checked_against_its_session_key(#[case] key: &str, #[case] ends: bool) {
+    let mut registry = registry();
+    registry.stop(&run_scope("r", Some(key)), &who("ann"), &ask(), at(0));
+    accept_and_settle(&mut registry, new_run("r", "s", OnBusy::Queue), 1);
+    assert_eq!(state(&registry, "r").is_ended(), ends);
+}
+
+#[test]
+fn a_stop_that_comes_first_outlives_an_acceptance_that_failed() {
+    let mut registry = registry();
+    stop(&mut registry, "r", "ann");
+    registry.accept(new_run("r", "s", OnBusy::Queue), at(1)).expect("accepted");
+    registry.withdraw(&run_id("r"));
+    accept_and_settle(&mut registry, new_run("r", "s", OnBusy::Queue), 2);
+    assert!(state(&registry, "r").is_ended());
+}
+
+#[test]
+fn a_stop_that_comes_first_and_interrupts_leaves_the_older_runs_alone() {
+    let mut registry = registry();
+    begin(&mut registry, new_run("old", "s", OnBusy::Queue));
+    stop(&mut registry, "new", "ann");
+    let stopped = accept_and_settle(&mut registry, new_run("new", "s", OnBusy::Interrupt), 1);
+    assert_eq!(stopped.aborted, [run_id("new")]);
+    assert_eq!(*state(&registry, "old"), RunState::Running);
+}
+
+#[test]
+fn stops_that_come_first_are_bounded_and_the_oldest_goes() {
+    let mut registry = registry();
+    for number in 0..=EARLY_STOPS {
+        stop(&mut registry, &format!("r{number}"), "ann");
+    }
+    for (id, ends) in [("r0".to_owned(), false), ("r1".to_owned(), true), (format!("r{EARLY_STOPS}"), true)] {
+        accept_and_settle(&mut registry, new_run(&id, &id, OnBusy::Queue), 1);
+        assert_eq!(state(&registry, &id).is_ended(), ends, "{id}");
+    }
+}
+
+#[test]
+fn a_stop_that_is_repeated_does_not_push_out_the_others() {
+    let mut registry = registry();
+    stop(&mut registry, "mine", "ann");
+    for _ in 0..=EARLY_STOPS {
+        stop(&mut registry, "r", "bob");
+    }
+    accept_and_settle(&mut registry, new_run("mine", "s", OnBusy::Queue), 1);
+    assert!(state(&registry, "mine").is_ended());
+}
+
+#[test]
+fn a_wrong_session_key_changes_nothing_and_is_not_kept() {
+    let mut registry = registry();
+    begin(&mut registry, new_run("r", "s", OnBusy::Queue));
+    let stopped = registry.stop(&run_scope("r", Some("t")), &who("ann"), &ask(), at(0));
+    assert_eq!(stopped, Stopped::default());
+    assert_eq!(*state(&registry, "r"), RunState::Running);
+}
+
+#[test]
+fn nobody_stops_what_another_started_but_an_admin_does() {
+    let mut registry = registry();
+    begin(&mut registry, new_run("r", "s", OnBusy::Queue));
+    let everything = StopScope::Session { key: session("s"), queued: Queued::Withdraw };
+    for scope in [run_scope("r", None), everything, StopScope::Everything] {
+        assert_eq!(registry.stop(&scope, &who("bob"), &ask(), at(0)), Stopped::default(), "{scope:?}");
+    }
+    let stopped = registry.stop(&run_scope("r", None), &admin(), &ask(), at(0));
+    assert_eq!(stopped.aborted, [run_id("r")]);
+    let by = By { principal: admin().principal, surface: Surface::Http };
+    let verdict = Verdict::Aborted { reason: StopReason::User, by: Some(by) };
+    assert_eq!(state(&registry, "r").verdict(), Some(&verdict));
+}
+
+#[test]
+fn a_stop_of_an_ended_run_stops_what_lives_below_it_and_leaves_its_verdict() {
+    let mut registry = registry();
+    begin(&mut registry, new_run("top", "a", OnBusy::Queue));
+    begin(&mut registry, child("middle", "b", "top"));
+    begin(&mut registry, child("low", "c", "middle"));
+    finish(&mut registry, "top");
+    finish(&mut registry, "middle");
+    assert!(!registry.forget(&run_id("top")) && !registry.forget(&run_id("middle")));
+    let stopped = stop(&mut registry, "top", "ann");
+    assert_eq!(stopped.aborted, [run_id("low")]);
+    assert_eq!(stopped.covered, ["low", "middle", "top"].map(run_id));
+    assert_eq!(state(&registry, "top").verdict(), Some(&Verdict::Completed));
+    finish(&mut registry, "low");
+    for id in ["top", "middle", "low"] {
+        assert!(registry.forget(&run_id(id)), "{id}");
+    }
+    assert_eq!(registry.iter().count(), 0);
+}
+
+#[test]
+fn a_run_that_names_itself_as_its_parent_has_none() {
+    let mut registry = registry();
+    begin(&mut registry, child("r", "s", "r"));
+    assert_eq!(stop(&mut registry, "r", "ann").covered, [run_id("r")]);
+}
+
+#[test]
+fn a_run_whose_parent_is_not_known_is_nobodys_child() {
+    let mut registry = registry();
+    begin(&mut registry, child("r", "s", "later"));
+    begin(&mut registry, new_run("later", "t", OnBusy::Queue));
+    assert_eq!(stop(&mut registry, "later", "ann").covered, [run_id("later")]);
+}
+
+#[test]
+fn a_stopped_session_loses_its_queue_unless_it_is_to_be_kept() {
+    for (queued, wanted) in [(Queued::Keep, 1), (Queued::Withdraw, 2)] {
+        let mut registry = registry();
+        begin(&mut registry, new_run("active", "s", OnBusy::Queue));
+        let_in(&mut registry, new_run("waiting", "s", OnBusy::Queue));
+        let_in(&mut registry, new_run("elsewhere", "t", OnBusy::Queue));
+        let scope = StopScope::Session { key: session("s"), queued };
+        let stopped = registry.stop(&scope, &who("ann"), &ask(), at(0));
+        assert_eq!(stopped.aborted.len(), wanted, "{queued:?}");
+        assert_eq!(state(&registry, "waiting").is_ended(), queued == Queued::Withdraw);
+        assert_eq!(*state(&registry, "elsewhere"), RunState::Queued);
+    }
+}
+
+#[test]
+fn an_interrupt_aborts_what_was_accepted_before_it_and_only_when_durable() {
+    let mut registry = registry();
+    begin(&mut registry, new_run("active", "s", OnBusy::Queue));
+    let_in(&mut registry, new_run("older", "s", OnBusy::Queue));
+    let accepted = registry.accept(new_run("now", "s", OnBusy::Interrupt), at(0));
+    assert_eq!(accepted, Ok(Accepted::New(Admission::Interrupt)));
+    let_in(&mut registry, new_run("younger", "s", OnBusy::Queue));
+    assert_eq!(*state(&registry, "active"), RunState::Running, "nothing happens before it is durable");
+    let stopped = registry.durable(&run_id("now"), at(0));
+    assert_eq!(stopped.aborted, ["active", "older"].map(run_id));
+    let reason = |verdict: &Verdict| matches!(verdict, Verdict::Aborted { reason: StopReason::Superseded, .. });
+    assert!(state(&registry, "active").verdict().is_some_and(reason));
+    finish(&mut registry, "active");
+    assert_eq!(start(&mut registry, &session("s")), Some(run_id("now")));
+    assert_eq!(*state(&registry, "younger"), RunState::Queued);
+}
+
+#[test]
+fn steers_are_taken_once_in_order_and_only_by_a_running_run() {
+    let mut registry = registry();
+    begin(&mut registry, new_run("active", "s", OnBusy::Queue));
+    for id in ["one", "two"] {
+        let accepted = registry.accept(new_run(id, "s", OnBusy::Steer), at(0));
+        assert_eq!(accepted, Ok(Accepted::New(Admission::Steer { into: run_id("active") })));
+    }
+    assert!(registry.take_steers(&run_id("active")).is_empty(), "not durable yet");
+    registry.durable(&run_id("one"), at(0));
+    registry.durable(&run_id("two"), at(0));
+    let taken: Vec<RunId> = registry.take_steers(&run_id("active")).into_iter().map(|(id, _)| id).collect();
+    assert_eq!(taken, ["one", "two"].map(run_id));
+    assert!(registry.take_steers(&run_id("active")).is_empty());
+    assert_eq!(registry.of_session(&session("s")).count(), 1, "they left the queue");
+    let_in(&mut registry, new_run("three", "s", OnBusy::Steer));
+    registry.abort(vec![run_id("active")], Push::Gentle, &StopReason::Timeout, at(0));
+    assert!(registry.take_steers(&run_id("active")).is_empty(), "an ending run takes nothing");
+}
+
+#[test]
+fn a_steer_that_was_not_taken_is_a_run_of_its_own() {
+    let mut registry = registry();
+    begin(&mut registry, new_run("active", "s", OnBusy::Queue));
+    let_in(&mut registry, new_run("next", "s", OnBusy::Queue));
+    let_in(&mut registry, new_run("steer", "s", OnBusy::Steer));
+    finish(&mut registry, "active");
+    assert_eq!(start(&mut registry, &session("s")), Some(run_id("next")));
+    assert!(registry.take_steers(&run_id("next")).is_empty(), "it was meant for the run before");
+    finish(&mut registry, "next");
+    assert_eq!(start(&mut registry, &session("s")), Some(run_id("steer")));
+}
+
+#[test]
+fn a_withdrawn_message_does_not_end_the_wait_of_a_steer() {
+    let mut registry = registry();
+    begin(&mut registry, new_run("active", "s", OnBusy::Queue));
+    let_in(&mut registry, new_run("waiting", "s", OnBusy::Queue));
+    let_in(&mut registry, new_run("steer", "s", OnBusy::Steer));
+    stop(&mut registry, "waiting", "ann");
+    assert_eq!(registry.take_steers(&run_id("active")).len(), 1);
+}
+
+#[test]
+fn a_hold_refuses_new_runs_keeps_queued_ones_waiting_and_lets_active_ones_go_on() {
+    let mut registry = registry();
+    begin(&mut registry, new_run("active", "s", OnBusy::Queue));
+    let_in(&mut registry, new_run("waiting", "s", OnBusy::Queue));
+    registry.set_gate(Gate::Held);
+    assert_eq!(registry.accept(new_run("new", "t", OnBusy::Queue), at(0)), Err(Refusal::Held));
+    assert_eq!(registry.accept(new_run("waiting", "s", OnBusy::Queue), at(0)), Ok(Accepted::Known), "a repeat");
+    assert_eq!(*state(&registry, "active"), RunState::Running);
+    finish(&mut registry, "active");
+    assert!(registry.due(&session("s")).is_none());
+    registry.set_gate(Gate::Closing);
+    assert_eq!(registry.accept(new_run("new", "t", OnBusy::Queue), at(0)), Err(Refusal::ShuttingDown));
+    registry.set_gate(Gate::Open);
+    assert_eq!(start(&mut registry, &session("s")), Some(run_id("waiting")));
+}
+
+#[test]
+fn a_late_payment_of_an_ended_run_is_not_lost() {
+    let mut registry = registry();
+    begin(&mut registry, new_run("r", "s", OnBusy::Queue));
+    registry.abort(vec![run_id("r")], Push::Forced, &StopReason::Timeout, at(0));
+    registry.input(&run_id("r"), Input::Recorded, at(0));
+    registry.input(&run_id("r"), Input::HardPassed, at(5));
+    assert!(state(&registry, "r").is_ended());
+    assert!(!registry.forget(&run_id("r")), "it still owes its release");
+    assert_eq!(registry.input(&run_id("r"), Input::Released, at(9)), [crate::run::Effect::AmendReceipt]);
+    assert!(registry.forget(&run_id("r")));
+}

@@ -1,0 +1,116 @@
+//! Tables: what is a stop, and what is work for the model although it holds a stop word.
+
+use rstest::rstest;
+
+use super::{LONGEST, STOPS, is_stop};
+
+/// Every text that the gateway people come from takes as a stop.
+const KNOWN: &str = "stop|esc|abort|exit|interrupt|stopp|halt|pare|deten|detén|detente|arrete|arrête|anhalten|aufhören|\
+    hoer auf|停止|停下来|暂停|やめて|止めて|रुको|توقف|стоп|остановись|останови|остановить|прекрати|please stop|stop please|\
+    stop openclaw|openclaw stop|stop action|stop current action|stop run|stop current run|stop agent|stop the agent|\
+    stop don't do anything|stop dont do anything|stop do not do anything|stop doing anything|do not do that";
+
+#[test]
+fn every_known_stop_is_one_however_it_is_written() {
+    for word in KNOWN.split('|').chain(["/stop"]) {
+        let upper = word.to_uppercase();
+        let spaced = format!(" \t{}\n", word.replace(' ', " \u{a0}  "));
+        for text in [word, &upper, &spaced, &format!("{word}!!!"), &format!("{word}."), &format!("{word} 。」")] {
+            assert!(is_stop(text), "{text:?}");
+        }
+        assert!(!is_stop(&format!("{word} x")), "{word:?} with more words");
+        assert!(!is_stop(&format!("x {word}")), "{word:?} with more words");
+        assert!(!is_stop(&format!("{word}{word}")), "{word:?} twice");
+    }
+}
+
+#[rstest]
+#[case::korean("멈춰")]
+#[case::korean("그만!")]
+#[case::korean("중지")]
+#[case::italian("Fermati!")]
+#[case::italian("basta")]
+#[case::portuguese("Parar")]
+#[case::portuguese("por favor pare")]
+#[case::turkish("DURDUR")]
+#[case::turkish("dur!")]
+#[case::vietnamese("Dừng lại")]
+#[case::indonesian("Berhenti.")]
+#[case::indonesian("hentikan")]
+#[case::chinese("停下")]
+#[case::chinese("停")]
+#[case::chinese("停！")]
+#[case::chinese("停下来。")]
+#[case::traditional("暫停")]
+#[case::japanese("ストップ")]
+#[case::arabic("توقف؟")]
+#[case::hindi("रुको।")]
+#[case::apostrophe("Stop don’t do anything")]
+#[case::apostrophe("stop don`t do anything…")]
+#[case::quoted_end("stop\"")]
+#[case::bracket("stop)")]
+#[case::dots("stop ...")]
+#[case::full_width("stop！？")]
+#[case::many(concat!("stop", "!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!"))]
+#[case::command("/STOP")]
+#[case::command("  /Stop \n")]
+#[case::taken_apart("dete\u{301}n")]
+#[case::taken_apart("arre\u{302}te")]
+#[case::taken_apart("AUFHO\u{308}REN")]
+#[case::taken_apart("du\u{31b}\u{300}ng la\u{323}i")]
+#[case::taken_apart("\u{1106}\u{1165}\u{11b7}\u{110e}\u{116f}")]
+#[case::taken_apart("스톱")]
+#[case::taken_apart("ストッフ\u{309a}")]
+fn a_stop(#[case] text: &str) {
+    assert!(is_stop(text));
+}
+
+#[rstest]
+#[case::empty("")]
+#[case::blank(" \n\t")]
+#[case::only_marks("...!")]
+#[case::wait("wait")]
+#[case::wait("Wait!")]
+#[case::wait("等等")]
+#[case::wait("잠깐")]
+#[case::wait("aspetta")]
+#[case::inside("please stop the server on port 80")]
+#[case::inside("stop words are hard")]
+#[case::inside("can you stop?")]
+#[case::inside("stop, then go on")]
+#[case::inside("don't stop")]
+#[case::inside("停止服务")]
+#[case::inside("그만두는 법")]
+#[case::inside("/stop all of it")]
+#[case::inside("run /stop")]
+#[case::inside("//stop")]
+#[case::inside("stop\nthe music")]
+#[case::joined("stopplease")]
+#[case::joined("unstop")]
+#[case::joined("stopped")]
+#[case::leading_mark("!stop")]
+#[case::leading_quote("\"stop\"")]
+#[case::other_commands("/stopwatch")]
+#[case::other_commands("/status")]
+#[case::other_words("cancel my subscription")]
+#[case::other_words("no")]
+#[case::other_words("para")]
+#[case::accent_of_another_letter("stóp")]
+fn no_stop(#[case] text: &str) {
+    assert!(!is_stop(text));
+}
+
+#[test]
+fn a_huge_message_is_no_stop() {
+    assert!(!is_stop(&"stop ".repeat(1_000_000)));
+    assert!(!is_stop(&format!("{} stop", "x".repeat(10_000_000))));
+}
+
+#[test]
+fn the_list_is_written_as_it_is_compared() {
+    for (nth, stop) in STOPS.iter().enumerate() {
+        assert!(is_stop(stop), "{stop:?} does not match itself");
+        assert!(stop.len() <= LONGEST, "{stop:?} is too long");
+        assert!(!STOPS[..nth].contains(stop), "{stop:?} stands twice");
+    }
+}

@@ -1,0 +1,265 @@
+//! The turn: what a run leaves in history.
+//!
+//! Two types keep history valid by construction. A [`TurnDraft`] grows while the run works and may be in any state; a [`Turn`]
+//! comes only from [`TurnDraft::seal`] or from a checked load, and in it every call stands together with its one result, so
+//! that an unanswered call or an orphan result cannot even be written down. Nothing here knows a provider's dialect; that is
+//! [`crate::view`].
+
+mod draft;
+mod history;
+mod ids;
+mod output;
+#[cfg(test)]
+pub(crate) mod sample;
+mod seal;
+mod stored;
+#[cfg(test)]
+mod tests;
+
+use quell_protocol::{CallEnd, CallId, RunId, Usage, Verdict};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+pub use draft::TurnDraft;
+pub(crate) use ids::derived_call_id;
+pub(crate) use seal::INTERRUPTED_MARK;
+pub use stored::{InvalidTurn, TURN_VERSION};
+
+/// A piece of reasoning as the provider gave it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Thinking {
+    /// The reasoning, which may be empty where a provider sends the signature alone.
+    pub text: String,
+    /// The provider's proof that it made it. Without one no provider takes the reasoning back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signature: Option<String>,
+}
+
+impl Thinking {
+    /// True when a provider would take it back.
+    #[must_use]
+    pub fn is_signed(&self) -> bool {
+        self.signature.as_deref().is_some_and(|signature| !blank(signature))
+    }
+}
+
+/// A tool invocation that the model asked for.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ToolCall {
+    /// Its id, unique within the turn once [`TurnDraft::finish_message`] returned it.
+    pub id: CallId,
+    /// The tool's name as the model gave it.
+    pub tool: String,
+    /// Arguments as the model gave them.
+    pub arguments: Value,
+}
+
+impl ToolCall {
+    /// A call as it came over the wire. An id that is no id (empty, absurdly long) is left for
+    /// [`TurnDraft::finish_message`] to replace.
+    #[must_use]
+    pub fn from_wire(id: &str, tool: impl Into<String>, arguments: Value) -> Self {
+        Self { id: ids::wire_id(id), tool: tool.into(), arguments }
+    }
+}
+
+/// A complete message of the model.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct AssistantMessage {
+    /// Visible text.
+    #[serde(default)]
+    pub text: String,
+    /// Reasoning, in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub thinking: Vec<Thinking>,
+    /// Calls, in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub calls: Vec<ToolCall>,
+}
+
+/// What came of a call.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CallResult {
+    /// How it ended.
+    pub end: CallEnd,
+    /// What the model reads.
+    pub output: String,
+}
+
+impl CallResult {
+    /// The result of a call that never began. The words are the same whether a tool's caller or a seal says them.
+    #[must_use]
+    pub fn not_started() -> Self {
+        Self { end: CallEnd::NotStarted, output: seal::NOT_STARTED.into() }
+    }
+
+    /// The result of a call that was stopped while it ran and had printed `output`.
+    #[must_use]
+    pub fn stopped(output: &str) -> Self {
+        let output = match output {
+            "" => seal::STOPPED_SILENT.into(),
+            printed => format!("{}\n{printed}", seal::STOPPED),
+        };
+        Self { end: CallEnd::Stopped, output }
+    }
+}
+
+/// What the model sees of a message that was cut while it streamed (row X8).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PartialPolicy {
+    /// Nothing; it is kept for people.
+    #[default]
+    Discard,
+    /// Its text, marked as interrupted.
+    Keep,
+}
+
+/// What closes a draft.
+#[derive(Debug, Clone)]
+pub struct Sealing<'a> {
+    /// How the run ended.
+    pub verdict: &'a Verdict,
+    /// What becomes of a cut message.
+    pub policy: PartialPolicy,
+    /// RFC 3339.
+    pub sealed_at: String,
+    /// Tokens of the run.
+    pub usage: Usage,
+}
+
+/// A sealed turn: valid, and never changed again.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "stored::Unchecked")]
+pub struct Turn {
+    version: u32,
+    run_id: RunId,
+    items: Vec<Item>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    partial: Option<Partial>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    note: Option<String>,
+    verdict: Verdict,
+    sealed_at: String,
+    usage: Usage,
+}
+
+/// One piece of a turn.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Item {
+    /// What the user said; the first item of a turn is always one.
+    User {
+        /// The text.
+        text: String,
+    },
+    /// A complete message of the model, with the results of its calls.
+    Assistant {
+        /// Visible text; may be empty only where there are calls.
+        text: String,
+        /// Signed reasoning.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        thinking: Vec<Thinking>,
+        /// Its calls, each with its one result.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        calls: Vec<AnsweredCall>,
+    },
+}
+
+/// A call with its result.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct AnsweredCall {
+    /// The call.
+    pub call: ToolCall,
+    /// Its result.
+    pub result: CallResult,
+    /// Id of the result where sealing had to make it up; absent where the tool itself answered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub synthetic: Option<String>,
+}
+
+/// What had streamed of a message that was cut.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Partial {
+    /// Visible text.
+    pub text: String,
+    /// Reasoning; never shown to a model, since the provider's signature comes last.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub thinking: String,
+    /// Whether a model sees the text.
+    pub policy: PartialPolicy,
+}
+
+impl Turn {
+    /// The run that left it.
+    #[must_use]
+    pub fn run_id(&self) -> &RunId {
+        &self.run_id
+    }
+
+    /// Everything complete, in order.
+    #[must_use]
+    pub fn items(&self) -> &[Item] {
+        &self.items
+    }
+
+    /// What had streamed of a cut message.
+    #[must_use]
+    pub fn partial(&self) -> Option<&Partial> {
+        self.partial.as_ref()
+    }
+
+    /// What the model is told about the end of this turn.
+    #[must_use]
+    pub fn note(&self) -> Option<&str> {
+        self.note.as_deref()
+    }
+
+    /// How the run ended.
+    #[must_use]
+    pub fn verdict(&self) -> &Verdict {
+        &self.verdict
+    }
+
+    /// RFC 3339.
+    #[must_use]
+    pub fn sealed_at(&self) -> &str {
+        &self.sealed_at
+    }
+
+    /// Tokens of the run.
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        self.usage
+    }
+
+    /// The answer of a completed run: the text of its last message, when that asked for no call. A cut message is never one.
+    #[must_use]
+    pub fn final_text(&self) -> Option<&str> {
+        if self.verdict != Verdict::Completed {
+            return None;
+        }
+        let last = self.items.iter().rev().find_map(|item| match item {
+            Item::Assistant { text, calls, .. } => Some((text, calls)),
+            Item::User { .. } => None,
+        });
+        last.filter(|(_, calls)| calls.is_empty()).map(|(text, _)| text.as_str())
+    }
+
+    /// Ids of the results that sealing made up.
+    pub fn synthetic_ids(&self) -> impl Iterator<Item = &str> {
+        self.answered().filter_map(|call| call.synthetic.as_deref())
+    }
+
+    fn answered(&self) -> impl Iterator<Item = &AnsweredCall> {
+        self.items.iter().flat_map(|item| match item {
+            Item::Assistant { calls, .. } => calls.as_slice(),
+            Item::User { .. } => &[],
+        })
+    }
+}
+
+/// True for text that no provider takes as content.
+pub(crate) fn blank(text: &str) -> bool {
+    text.trim().is_empty()
+}

@@ -1,0 +1,233 @@
+//! The turn of a run that is still at work. It takes everything in any order and never refuses; what it cannot place (a
+//! result for a call that does not exist, a second result) it drops, since the first word about a call is the true one.
+
+use std::collections::HashSet;
+
+use quell_protocol::{CallEnd, CallId, RunId};
+
+use super::output::Clipped;
+use super::{AnsweredCall, AssistantMessage, CallResult, Item, Thinking, ToolCall, blank, ids};
+
+/// A growing turn.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TurnDraft {
+    run: RunId,
+    entries: Vec<Entry>,
+    partial_text: String,
+    partial_thinking: String,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum Entry {
+    User(String),
+    Message { text: String, thinking: Vec<Thinking>, calls: Vec<DraftCall> },
+}
+
+#[derive(Debug, Clone, PartialEq)]
+struct DraftCall {
+    call: ToolCall,
+    state: CallState,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum CallState {
+    Waiting,
+    Running(Clipped),
+    Done(CallResult),
+}
+
+/// A call without a result.
+pub(super) struct OpenCall<'a> {
+    pub(super) id: &'a CallId,
+    /// Number within the turn, from 0.
+    pub(super) ordinal: usize,
+    /// What it printed so far; none when it has not begun.
+    pub(super) output: Option<&'a Clipped>,
+}
+
+impl TurnDraft {
+    /// A turn that holds what the user said and nothing else.
+    #[must_use]
+    pub fn new(run: RunId, user: String) -> Self {
+        Self { run, entries: vec![Entry::User(user)], partial_text: String::new(), partial_thinking: String::new() }
+    }
+
+    /// The run at work.
+    #[must_use]
+    pub fn run(&self) -> &RunId {
+        &self.run
+    }
+
+    /// Adds a steered message.
+    pub fn add_user(&mut self, text: String) {
+        self.entries.push(Entry::User(text));
+    }
+
+    /// Adds text of the message that streams.
+    pub fn push_text(&mut self, text: &str) {
+        self.partial_text.push_str(text);
+    }
+
+    /// Adds reasoning of the message that streams.
+    pub fn push_thinking(&mut self, text: &str) {
+        self.partial_thinking.push_str(text);
+    }
+
+    /// Forgets the message that streams, as a retry does.
+    pub fn drop_partial(&mut self) {
+        self.partial_text.clear();
+        self.partial_thinking.clear();
+    }
+
+    /// Text of the message that streams.
+    #[must_use]
+    pub fn partial_text(&self) -> &str {
+        &self.partial_text
+    }
+
+    /// Reasoning of the message that streams.
+    #[must_use]
+    pub fn partial_thinking(&self) -> &str {
+        &self.partial_thinking
+    }
+
+    /// Puts a complete message in place of what streamed, and returns its calls with ids that are unique within the turn.
+    /// A message that says nothing and asks for nothing leaves no trace: no provider takes it back.
+    pub fn finish_message(&mut self, message: AssistantMessage) -> Vec<ToolCall> {
+        self.drop_partial();
+        let AssistantMessage { text, thinking, calls } = message;
+        let calls = self.with_own_ids(calls);
+        if !blank(&text) || !calls.is_empty() {
+            let open = |call: &ToolCall| DraftCall { call: call.clone(), state: CallState::Waiting };
+            self.entries.push(Entry::Message { text, thinking, calls: calls.iter().map(open).collect() });
+        }
+        calls
+    }
+
+    /// A call starts now: from here on side effects are possible.
+    pub fn begin_call(&mut self, id: &CallId) {
+        let Some(call) = self.call(id) else { return };
+        if call.state == CallState::Waiting {
+            call.state = CallState::Running(Clipped::default());
+        }
+    }
+
+    /// A running call printed something. Kept, within bounds, for the result that a seal writes in its stead.
+    pub fn append_output(&mut self, id: &CallId, text: &str) {
+        self.begin_call(id);
+        if let Some(DraftCall { state: CallState::Running(output), .. }) = self.call(id) {
+            output.push(text);
+        }
+    }
+
+    /// A call is over. Its first result stands.
+    pub fn finish_call(&mut self, id: &CallId, result: CallResult) {
+        if let Some(call) = self.call(id)
+            && !matches!(call.state, CallState::Done(_))
+        {
+            call.state = CallState::Done(result);
+        }
+    }
+
+    /// All calls in order: id, tool, and how it ended if it has.
+    pub fn calls(&self) -> impl Iterator<Item = (&CallId, &str, Option<CallEnd>)> {
+        self.all_calls().map(|call| {
+            let end = match &call.state {
+                CallState::Waiting | CallState::Running(_) => None,
+                CallState::Done(result) => Some(result.end),
+            };
+            (&call.call.id, call.call.tool.as_str(), end)
+        })
+    }
+
+    /// True once the model produced anything.
+    #[must_use]
+    pub fn has_output(&self) -> bool {
+        let spoke = self.entries.iter().any(|entry| matches!(entry, Entry::Message { .. }));
+        spoke || !self.partial_text.is_empty() || !self.partial_thinking.is_empty()
+    }
+
+    /// Text of the last complete message.
+    #[must_use]
+    pub fn last_text(&self) -> Option<&str> {
+        self.entries.iter().rev().find_map(|entry| match entry {
+            Entry::Message { text, .. } => Some(text.as_str()),
+            Entry::User(_) => None,
+        })
+    }
+
+    /// The draft as the next model call sees it: what streams is not said yet, and a call without a result says so.
+    pub(crate) fn as_sent(&self) -> Vec<Item> {
+        self.items(|_| AnsweredAs {
+            result: CallResult { end: CallEnd::NotStarted, output: "[This call has no result yet.]".into() },
+            synthetic: None,
+        })
+    }
+
+    /// Everything complete, with an answer made up for each open call.
+    pub(super) fn items(&self, answer: impl Fn(&OpenCall<'_>) -> AnsweredAs) -> Vec<Item> {
+        let mut ordinal = 0;
+        let mut close = |open: &DraftCall| {
+            let output = match &open.state {
+                CallState::Waiting => None,
+                CallState::Running(output) => Some(output),
+                CallState::Done(result) => {
+                    ordinal += 1;
+                    return AnsweredCall { call: open.call.clone(), result: result.clone(), synthetic: None };
+                }
+            };
+            let AnsweredAs { result, synthetic } = answer(&OpenCall { id: &open.call.id, ordinal, output });
+            ordinal += 1;
+            AnsweredCall { call: open.call.clone(), result, synthetic }
+        };
+        let item = |entry: &Entry| match entry {
+            Entry::User(text) => Item::User { text: text.clone() },
+            Entry::Message { text, thinking, calls } => Item::Assistant {
+                text: text.clone(),
+                thinking: thinking.iter().filter(|piece| piece.is_signed()).cloned().collect(),
+                calls: calls.iter().map(&mut close).collect(),
+            },
+        };
+        self.entries.iter().map(item).collect()
+    }
+
+    fn all_calls(&self) -> impl Iterator<Item = &DraftCall> {
+        self.entries.iter().flat_map(|entry| match entry {
+            Entry::Message { calls, .. } => calls.as_slice(),
+            Entry::User(_) => &[],
+        })
+    }
+
+    /// From the back, where the calls at work are.
+    fn call(&mut self, id: &CallId) -> Option<&mut DraftCall> {
+        let calls = self.entries.iter_mut().rev().filter_map(|entry| match entry {
+            Entry::Message { calls, .. } => Some(calls),
+            Entry::User(_) => None,
+        });
+        calls.flatten().find(|call| call.call.id == *id)
+    }
+
+    fn with_own_ids(&self, calls: Vec<ToolCall>) -> Vec<ToolCall> {
+        if calls.is_empty() {
+            return calls;
+        }
+        let mut taken: HashSet<CallId> = self.all_calls().map(|call| call.call.id.clone()).collect();
+        let first = taken.len();
+        let mut own = |(nth, call): (usize, ToolCall)| {
+            let mut id = call.id.clone();
+            let mut salt = 0;
+            while !ids::usable(&id) || !taken.insert(id.clone()) {
+                id = ids::wire_id(&ids::derived_call_id(&self.run, first + nth, salt));
+                salt += 1;
+            }
+            ToolCall { id, ..call }
+        };
+        calls.into_iter().enumerate().map(&mut own).collect()
+    }
+}
+
+/// The answer to an open call.
+pub(super) struct AnsweredAs {
+    pub(super) result: CallResult,
+    pub(super) synthetic: Option<String>,
+}

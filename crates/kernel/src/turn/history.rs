@@ -1,0 +1,60 @@
+//! A turn as people read it: the same content as the models get, and what only people get to see.
+
+use quell_protocol::api::{HistoryCall, HistoryMessage};
+
+use super::{AnsweredCall, INTERRUPTED_MARK, Item, PartialPolicy, Turn, blank};
+
+impl Turn {
+    /// The turn's messages, in order.
+    #[must_use]
+    pub fn history(&self) -> Vec<HistoryMessage> {
+        let mut messages = Vec::new();
+        for item in &self.items {
+            match item {
+                Item::User { text } => messages.push(self.message("user", text)),
+                Item::Assistant { text, calls, .. } => {
+                    let calls_made = calls.iter().map(made).collect();
+                    messages.push(HistoryMessage { calls: calls_made, ..self.message("assistant", text) });
+                    messages.extend(calls.iter().map(|call| self.result(call)));
+                }
+            }
+        }
+        messages.extend(self.cut_message());
+        messages.extend(self.note().map(|note| self.message("note", note)));
+        if let Some(last) = messages.last_mut() {
+            last.verdict = Some(self.verdict.clone());
+        }
+        messages
+    }
+
+    fn message(&self, role: &str, text: &str) -> HistoryMessage {
+        HistoryMessage {
+            run_id: Some(self.run_id.clone()),
+            role: role.into(),
+            text: text.into(),
+            at: self.sealed_at.clone(),
+            calls: Vec::new(),
+            call_id: None,
+            partial: false,
+            verdict: None,
+        }
+    }
+
+    fn result(&self, call: &AnsweredCall) -> HistoryMessage {
+        HistoryMessage { call_id: Some(call.call.id.to_string()), ..self.message("tool", &call.result.output) }
+    }
+
+    /// What had streamed: marked in its text where the model reads it too, marked as partial where it does not.
+    fn cut_message(&self) -> Option<HistoryMessage> {
+        let partial = self.partial.as_ref().filter(|partial| !blank(&partial.text))?;
+        Some(match partial.policy {
+            PartialPolicy::Keep => self.message("assistant", &format!("{}\n\n{INTERRUPTED_MARK}", partial.text)),
+            PartialPolicy::Discard => HistoryMessage { partial: true, ..self.message("assistant", &partial.text) },
+        })
+    }
+}
+
+fn made(call: &AnsweredCall) -> HistoryCall {
+    let call = &call.call;
+    HistoryCall { id: call.id.to_string(), tool: call.tool.clone(), arguments: call.arguments.clone() }
+}

@@ -1,0 +1,55 @@
+//! The output of a call while it runs, bounded: its head and its tail are kept, what lies between is counted.
+
+/// Bytes kept of either end.
+const END: usize = 8 * 1024;
+
+/// Head and tail of a text that comes in pieces. What is kept does not depend on how it was cut into pieces.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Clipped {
+    head: String,
+    /// The head takes nothing more: something that did not fit went to the tail.
+    full: bool,
+    /// At least the last [`END`] bytes of what did not fit; cut back when it has doubled, so that a flood costs no more
+    /// than its length.
+    tail: String,
+    dropped: usize,
+}
+
+impl Clipped {
+    pub(super) fn push(&mut self, text: &str) {
+        let mut rest = text;
+        if !self.full {
+            let fits = text.floor_char_boundary(END - self.head.len());
+            self.head.push_str(&text[..fits]);
+            rest = &text[fits..];
+            self.full = !rest.is_empty();
+        }
+        // Only the end of a huge piece can stay.
+        let start = last(rest, END);
+        if start > 0 {
+            self.dropped += self.tail.len() + start;
+            self.tail.clear();
+        }
+        self.tail.push_str(&rest[start..]);
+        if self.tail.len() > 2 * END {
+            let start = last(&self.tail, END);
+            self.tail.drain(..start);
+            self.dropped += start;
+        }
+    }
+
+    /// The whole text, or both ends with a line that says how much is missing.
+    pub(super) fn text(&self) -> String {
+        let start = last(&self.tail, END);
+        let tail = &self.tail[start..];
+        match self.dropped + start {
+            0 => format!("{}{tail}", self.head),
+            dropped => format!("{}\n[... {dropped} bytes left out ...]\n{tail}", self.head),
+        }
+    }
+}
+
+/// Where the last `keep` bytes begin, moved up to a character's border.
+fn last(text: &str, keep: usize) -> usize {
+    text.ceil_char_boundary(text.len().saturating_sub(keep))
+}

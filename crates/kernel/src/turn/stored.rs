@@ -1,0 +1,102 @@
+//! The stored form of a turn, and the check that every loaded one passes. A turn that sealing could not have written is
+//! refused here, so that a damaged row is one clear error and never a request that a provider refuses.
+
+use std::collections::HashSet;
+
+use quell_protocol::{RunId, Usage, Verdict};
+use serde::Deserialize;
+
+use super::{Item, Partial, Thinking, Turn, blank};
+
+/// The version that is written. Every version ever written stays readable, with a fixture in the tests.
+pub const TURN_VERSION: u32 = 1;
+
+/// Why a stored turn was refused.
+#[derive(Debug, thiserror::Error)]
+pub enum InvalidTurn {
+    /// Not a turn at all.
+    #[error("the stored turn is not readable")]
+    Unreadable(#[from] serde_json::Error),
+    /// Written by a newer Quell.
+    #[error("the stored turn has version {0}, and this program reads up to {TURN_VERSION}")]
+    Version(u32),
+    /// Readable, and not valid.
+    #[error("the stored turn is damaged: {0}")]
+    Damaged(&'static str),
+}
+
+/// A turn as it was read, before its check.
+#[derive(Deserialize)]
+pub(super) struct Unchecked {
+    version: u32,
+    run_id: RunId,
+    items: Vec<Item>,
+    #[serde(default)]
+    partial: Option<Partial>,
+    #[serde(default)]
+    note: Option<String>,
+    verdict: Verdict,
+    sealed_at: String,
+    usage: Usage,
+}
+
+/// Read first, since a newer version may have any other shape.
+#[derive(Deserialize)]
+struct Head {
+    version: u32,
+}
+
+impl Turn {
+    /// Reads a stored turn.
+    ///
+    /// # Errors
+    /// [`InvalidTurn`] for what is not a turn, was written by a newer version, or breaks a rule of turns.
+    pub fn from_stored(json: &str) -> Result<Self, InvalidTurn> {
+        let Head { version } = serde_json::from_str(json)?;
+        if version != TURN_VERSION {
+            return Err(InvalidTurn::Version(version));
+        }
+        let unchecked: Unchecked = serde_json::from_str(json)?;
+        Self::try_from(unchecked)
+    }
+
+    /// The form that [`Turn::from_stored`] reads.
+    #[must_use]
+    pub fn to_stored(&self) -> String {
+        // Through a JSON value, whose text cannot fail: a turn holds no map with keys that are no text.
+        serde_json::json!(self).to_string()
+    }
+}
+
+impl TryFrom<Unchecked> for Turn {
+    type Error = InvalidTurn;
+
+    fn try_from(read: Unchecked) -> Result<Self, InvalidTurn> {
+        let Unchecked { version, run_id, items, partial, note, verdict, sealed_at, usage } = read;
+        if version != TURN_VERSION {
+            return Err(InvalidTurn::Version(version));
+        }
+        check(&items)?;
+        Ok(Self { version, run_id, items, partial, note, verdict, sealed_at, usage })
+    }
+}
+
+fn check(items: &[Item]) -> Result<(), InvalidTurn> {
+    if !matches!(items.first(), Some(Item::User { .. })) {
+        return Err(InvalidTurn::Damaged("it does not begin with what the user said"));
+    }
+    let mut ids = HashSet::new();
+    for item in items {
+        let Item::Assistant { text, thinking, calls } = item else { continue };
+        if blank(text) && calls.is_empty() {
+            return Err(InvalidTurn::Damaged("it holds an empty message of the model"));
+        }
+        if !thinking.iter().all(Thinking::is_signed) {
+            return Err(InvalidTurn::Damaged("it holds reasoning without a signature"));
+        }
+        if !calls.iter().all(|call| ids.insert(&call.call.id)) {
+            return Err(InvalidTurn::Damaged("two of its calls have the same id"));
+        }
+    }
+    Ok(())
+}

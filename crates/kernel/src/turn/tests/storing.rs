@@ -1,0 +1,100 @@
+//! The stored form: what was written stays readable, and what is damaged is refused.
+
+use proptest::prelude::*;
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use super::super::sample::ended;
+use super::super::*;
+
+const V1: &str = include_str!("../fixtures/turn-v1.json");
+
+#[test]
+fn a_turn_stored_by_version_1_reads_and_writes_the_same() {
+    let turn = Turn::from_stored(V1).unwrap();
+    assert_eq!(serde_json::from_str::<Value>(&turn.to_stored()).unwrap(), serde_json::from_str::<Value>(V1).unwrap());
+    assert_eq!(turn.run_id().as_str(), "0198f6f2-4b7e-7c3a-9d53-0b1f6f1f2a11");
+    assert_eq!(turn.items().len(), 3);
+    assert_eq!(turn.partial().unwrap().text, "The backup is half");
+    assert_eq!(turn.verdict().word(), "aborted");
+    assert_eq!((turn.usage().input_tokens, turn.sealed_at()), (2210, "2026-11-20T09:41:07.120334Z"));
+    assert_eq!(turn.synthetic_ids().count(), 2);
+}
+
+/// The fixture is what this program writes: a change of the texts or of the ids would silently make two kinds of history.
+#[test]
+fn version_1_is_what_sealing_writes() {
+    let old = Turn::from_stored(V1).unwrap();
+    let mut draft = TurnDraft::new(old.run_id().clone(), "back up the photos, then clean up".into());
+    let thinking = vec![Thinking { text: "Copy first.".into(), signature: Some("c2lnbmVk".into()) }];
+    let call = |id, command| ToolCall::from_wire(id, "shell", json!({"command": command, "timeout_s": 0.1}));
+    let calls = vec![call("call_0", "cp -r photos backup"), call("call_0", "sync"), call("", "rm -r tmp")];
+    let made = draft.finish_message(AssistantMessage { text: "I copy first.".into(), thinking, calls });
+    draft.add_user("not the raw ones".into());
+    draft.finish_call(&made[0].id, CallResult { end: quell_protocol::CallEnd::Ok, output: "412 files".into() });
+    draft.append_output(&made[1].id, "syncing disk 1\n");
+    draft.push_text("The backup is half");
+    draft.push_thinking("So far");
+    let sealing = Sealing {
+        verdict: old.verdict(),
+        policy: PartialPolicy::Discard,
+        sealed_at: old.sealed_at().into(),
+        usage: old.usage(),
+    };
+    assert_eq!(draft.seal(sealing), old);
+}
+
+proptest! {
+    #[test]
+    fn storing_changes_nothing(end in ended()) {
+        let turn = end.turn("run-1");
+        let stored = turn.to_stored();
+        let read = Turn::from_stored(&stored).unwrap();
+        prop_assert_eq!(read.to_stored(), stored);
+        prop_assert_eq!(read, turn);
+    }
+}
+
+#[test]
+fn a_newer_version_is_named_whatever_its_shape() {
+    let error = Turn::from_stored(r#"{"version": 2, "pieces": {}}"#).unwrap_err();
+    assert_eq!(error.to_string(), "the stored turn has version 2, and this program reads up to 1");
+    let mut turn: Value = serde_json::from_str(V1).unwrap();
+    turn["version"] = json!(7);
+    assert!(serde_json::from_value::<Turn>(turn).is_err());
+}
+
+#[rstest]
+#[case::nothing("")]
+#[case::cut(&V1[..V1.len() / 2])]
+#[case::no_version(r#"{"items": []}"#)]
+#[case::no_turn(r#"{"version": 1}"#)]
+#[case::not_an_object("[1]")]
+fn what_is_no_turn_is_unreadable(#[case] json: &str) {
+    assert!(matches!(Turn::from_stored(json), Err(InvalidTurn::Unreadable(_))));
+}
+
+#[rstest]
+#[case::no_items("/items", json!([]))]
+#[case::begins_with_the_model("/items/0", json!({"kind": "assistant", "text": "hello"}))]
+#[case::empty_message("/items/2", json!({"kind": "assistant", "text": " "}))]
+#[case::unsigned("/items/1/thinking/0", json!({"text": "hmm"}))]
+#[case::blank_signature("/items/1/thinking/0/signature", json!(" "))]
+#[case::same_id("/items/1/calls/1/call/id", json!("call_0"))]
+fn a_damaged_turn_is_refused(#[case] place: &str, #[case] damage: Value) {
+    let mut turn: Value = serde_json::from_str(V1).unwrap();
+    *turn.pointer_mut(place).unwrap() = damage;
+    let read = Turn::from_stored(&turn.to_string());
+    assert!(matches!(read, Err(InvalidTurn::Damaged(_))), "{read:?}");
+}
+
+#[rstest]
+#[case::unanswered("/items/1/calls/0", json!({"call": {"id": "call_0", "tool": "shell", "arguments": {}}}))]
+#[case::empty_id("/items/1/calls/0/call/id", json!(""))]
+#[case::unknown_item("/items/2/kind", json!("tool"))]
+fn what_a_turn_cannot_express_is_unreadable(#[case] place: &str, #[case] damage: Value) {
+    let mut turn: Value = serde_json::from_str(V1).unwrap();
+    *turn.pointer_mut(place).unwrap() = damage;
+    let read = Turn::from_stored(&turn.to_string());
+    assert!(matches!(read, Err(InvalidTurn::Unreadable(_))), "{read:?}");
+}

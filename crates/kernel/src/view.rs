@@ -1,0 +1,180 @@
+//! What a model gets to read, derived from turns: one function per wire dialect.
+//!
+//! This file says what is said, in which order and under which ids; the dialects below it only spell it. Each dialect also
+//! has a `check` that shares no code with its renderer.
+//!
+//! **Prompt caches.** A provider reuses its work for the longest prefix that is the same as last time. So a sealed turn is
+//! rendered from itself and from what stands before it, never from what comes after: its bytes are the same in every later
+//! request as long as the turns before it stay. The note about its end is part of it and fixed when it is sealed; it is user
+//! text after its last results, and the next user text is appended to the same message, so the message only ever grows at
+//! its end.
+
+pub mod anthropic;
+mod ids;
+pub mod openai;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use quell_protocol::{CallEnd, RunId};
+use serde_json::{Map, Value};
+
+use crate::turn::{AnsweredCall, INTERRUPTED_MARK, Item, PartialPolicy, Thinking, Turn, TurnDraft, blank};
+use ids::CallNames;
+
+/// Stands where a provider demands text and there is none.
+const NO_TEXT: &str = "(empty message)";
+const NO_OUTPUT: &str = "(no output)";
+
+/// What a model call is made of.
+#[derive(Debug, Clone, Copy)]
+pub struct Prompt<'a> {
+    /// The agent's prompt; may be empty.
+    pub system: &'a str,
+    /// Sealed turns, oldest first.
+    pub turns: &'a [Arc<Turn>],
+    /// The turn at work.
+    pub draft: Option<&'a TurnDraft>,
+}
+
+/// How a list of messages breaks a dialect's rules.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("message {at}: {rule}")]
+pub struct Violation {
+    /// Which message, from 0.
+    pub at: usize,
+    /// What is wrong.
+    pub rule: &'static str,
+}
+
+/// One side's words. Sides alternate, except that results stand between two assistant lines.
+enum Line {
+    User(String),
+    Assistant(Spoken),
+}
+
+/// What the model said at one go.
+struct Spoken {
+    parts: Vec<Part>,
+    calls: Vec<Called>,
+}
+
+struct Part {
+    thinking: Vec<Thinking>,
+    text: String,
+}
+
+/// A call with its result, in words that every provider takes.
+struct Called {
+    id: String,
+    tool: String,
+    arguments: Map<String, Value>,
+    output: String,
+    failed: bool,
+}
+
+/// The lines of a prompt, neighbours of one side merged.
+fn lines(prompt: &Prompt<'_>, legal_id: fn(&str) -> bool) -> Vec<Line> {
+    let mut script = Script { lines: Vec::new(), names: CallNames::new(legal_id) };
+    for turn in prompt.turns {
+        script.add_items(turn.run_id(), turn.items());
+        if let Some(partial) = turn.partial().filter(|partial| partial.policy == PartialPolicy::Keep)
+            && !blank(&partial.text)
+        {
+            script.say(format!("{}\n\n{INTERRUPTED_MARK}", partial.text), Vec::new(), Vec::new());
+        }
+        if let Some(note) = turn.note() {
+            script.hear(note);
+        }
+    }
+    if let Some(draft) = prompt.draft {
+        script.add_items(draft.run(), &draft.as_sent());
+    }
+    script.lines
+}
+
+struct Script {
+    lines: Vec<Line>,
+    names: CallNames,
+}
+
+impl Script {
+    fn add_items(&mut self, run: &RunId, items: &[Item]) {
+        let mut ordinal = 0;
+        for item in items {
+            match item {
+                Item::User { text } => self.hear(text),
+                Item::Assistant { text, thinking, calls } => {
+                    let first = ordinal;
+                    ordinal += calls.len();
+                    let named = calls.iter().zip(first..).map(|(call, nth)| {
+                        let id = self.names.name(run, nth, call.call.id.as_str());
+                        called(id, call)
+                    });
+                    let named = named.collect();
+                    self.say(text.clone(), thinking.clone(), named);
+                }
+            }
+        }
+    }
+
+    fn hear(&mut self, text: &str) {
+        let text = if blank(text) { NO_TEXT } else { text };
+        match self.lines.last_mut() {
+            Some(Line::User(before)) => append(before, text),
+            Some(Line::Assistant(_)) | None => self.lines.push(Line::User(text.into())),
+        }
+    }
+
+    fn say(&mut self, text: String, thinking: Vec<Thinking>, calls: Vec<Called>) {
+        let open = match self.lines.last_mut() {
+            Some(Line::Assistant(before)) if before.calls.is_empty() => before,
+            Some(Line::Assistant(_) | Line::User(_)) | None => {
+                self.lines.push(Line::Assistant(Spoken { parts: vec![Part { thinking, text }], calls }));
+                return;
+            }
+        };
+        open.calls = calls;
+        match open.parts.last_mut() {
+            Some(part) if thinking.is_empty() => append(&mut part.text, &text),
+            Some(_) | None => open.parts.push(Part { thinking, text }),
+        }
+    }
+}
+
+fn append(before: &mut String, text: &str) {
+    if !before.is_empty() && !blank(text) {
+        before.push_str("\n\n");
+    }
+    if !blank(text) {
+        before.push_str(text);
+    }
+}
+
+fn called(id: String, call: &AnsweredCall) -> Called {
+    let output = &call.result.output;
+    Called {
+        id,
+        tool: tool_name(&call.call.tool),
+        arguments: object(&call.call.arguments),
+        output: if blank(output) { NO_OUTPUT.into() } else { output.clone() },
+        failed: call.result.end != CallEnd::Ok,
+    }
+}
+
+/// Models make up names that no provider takes back: letters, digits, `_` and `-` are legal, 64 at the most.
+fn tool_name(name: &str) -> String {
+    let legal = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };
+    let name: String = name.chars().take(64).map(legal).collect();
+    if name.is_empty() { "unknown".into() } else { name }
+}
+
+/// Arguments have to be an object, whatever the model wrote.
+fn object(arguments: &Value) -> Map<String, Value> {
+    match arguments {
+        Value::Object(fields) => fields.clone(),
+        Value::Null => Map::new(),
+        other => Map::from_iter([("input".to_owned(), other.clone())]),
+    }
+}

@@ -1,0 +1,107 @@
+//! The Anthropic messages dialect: strict alternation of `user` and `assistant`, content in blocks, results first in the user
+//! message that follows their calls.
+
+mod check;
+
+use serde_json::{Value, json};
+
+use super::{Called, Line, Part, Prompt, Spoken, blank, lines};
+
+pub use check::check;
+
+/// Asks for an answer where the last word is the model's own, which newer models refuse and older ones would continue.
+const GO_ON: &str = "(continue)";
+
+/// The parts of a messages request that come from turns.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Request {
+    /// The agent's prompt; empty when there is none, and then to be left out.
+    pub system: String,
+    /// The `messages`.
+    pub messages: Vec<Value>,
+}
+
+/// What a messages request says.
+#[must_use]
+pub fn request(prompt: &Prompt<'_>) -> Request {
+    let mut speech = Speech::default();
+    for line in lines(prompt, legal_id) {
+        match line {
+            Line::User(text) => speech.hear(&text),
+            Line::Assistant(spoken) => speech.say(&spoken),
+        }
+    }
+    speech.close();
+    let system = if blank(prompt.system) { String::new() } else { prompt.system.to_owned() };
+    Request { system, messages: speech.messages }
+}
+
+/// Messages so far, and the results that wait to open the next user message.
+#[derive(Default)]
+struct Speech {
+    messages: Vec<Value>,
+    results: Vec<Value>,
+    dangling: bool,
+}
+
+impl Speech {
+    fn hear(&mut self, text: &str) {
+        let mut content = std::mem::take(&mut self.results);
+        content.push(json!({"type": "text", "text": text}));
+        self.user(content);
+    }
+
+    fn say(&mut self, spoken: &Spoken) {
+        if !self.results.is_empty() {
+            let results = std::mem::take(&mut self.results);
+            self.user(results);
+        }
+        let mut content: Vec<Value> = spoken.parts.iter().flat_map(blocks).collect();
+        content.extend(spoken.calls.iter().map(call));
+        self.messages.push(json!({"role": "assistant", "content": content}));
+        self.results = spoken.calls.iter().map(result).collect();
+        self.dangling = true;
+    }
+
+    fn close(&mut self) {
+        if !self.results.is_empty() {
+            let results = std::mem::take(&mut self.results);
+            self.user(results);
+        }
+        if self.dangling {
+            self.hear(GO_ON);
+        }
+    }
+
+    fn user(&mut self, content: Vec<Value>) {
+        self.messages.push(json!({"role": "user", "content": content}));
+        self.dangling = false;
+    }
+}
+
+fn blocks(part: &Part) -> Vec<Value> {
+    let signed = part.thinking.iter().filter(|thinking| thinking.is_signed());
+    let mut blocks: Vec<Value> =
+        signed.map(|piece| json!({"type": "thinking", "thinking": piece.text, "signature": piece.signature})).collect();
+    if !blank(&part.text) {
+        blocks.push(json!({"type": "text", "text": part.text}));
+    }
+    blocks
+}
+
+fn call(call: &Called) -> Value {
+    json!({"type": "tool_use", "id": call.id, "name": call.tool, "input": call.arguments})
+}
+
+fn result(call: &Called) -> Value {
+    let mut block = json!({"type": "tool_result", "tool_use_id": call.id, "content": call.output});
+    if call.failed {
+        block["is_error"] = Value::Bool(true);
+    }
+    block
+}
+
+/// Letters, digits, `_` and `-`.
+fn legal_id(id: &str) -> bool {
+    (1..=64).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')
+}

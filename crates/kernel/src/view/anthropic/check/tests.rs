@@ -1,0 +1,96 @@
+//! The check has teeth: every broken list is refused for its own reason.
+
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use super::check;
+
+fn text(text: &str) -> Value {
+    json!({"type": "text", "text": text})
+}
+
+fn good() -> Vec<Value> {
+    let call = |id| json!({"type": "tool_use", "id": id, "name": "shell", "input": {}});
+    vec![
+        json!({"role": "user", "content": [text("look")]}),
+        json!({"role": "assistant", "content": [
+            {"type": "thinking", "thinking": "", "signature": "proof"}, text("I look."), call("a"), call("b"),
+        ]}),
+        json!({"role": "user", "content": [
+            {"type": "tool_result", "tool_use_id": "b", "content": "B", "is_error": true},
+            {"type": "tool_result", "tool_use_id": "a", "content": "A"},
+            text("hurry"),
+        ]}),
+        json!({"role": "assistant", "content": [text("Two files.")]}),
+        json!({"role": "user", "content": [text("thanks")]}),
+    ]
+}
+
+#[test]
+fn a_good_list_passes() {
+    assert_eq!(check(&good()), Ok(()));
+}
+
+fn broken(at: usize, change: impl FnOnce(&mut Vec<Value>)) -> &'static str {
+    let mut list = good();
+    change(&mut list);
+    let violation = check(&list).unwrap_err();
+    assert_eq!(violation.at, at, "{violation}");
+    violation.rule
+}
+
+#[rstest]
+#[case::no_object(0, "", json!([]), "is not an object")]
+#[case::no_role(0, "/role", Value::Null, "no role")]
+#[case::system(0, "/role", json!("system"), "alternation")]
+#[case::same_side(3, "/role", json!("user"), "alternation")]
+#[case::unknown_field(0, "/name", json!("x"), "unknown field")]
+#[case::plain_content(0, "/content", json!("look"), "no list of blocks")]
+#[case::empty(3, "/content", json!([]), "is empty")]
+#[case::no_type(3, "/content/0", json!({"text": "x"}), "without a type")]
+#[case::empty_text(3, "/content/0/text", json!(" "), "empty text block")]
+#[case::text_field(3, "/content/0/citations", json!([]), "unknown field")]
+#[case::wrong_block_of_model(3, "/content/0/type", json!("tool_result"), "cannot say")]
+#[case::wrong_block_of_user(0, "/content/0/type", json!("tool_use"), "cannot say")]
+#[case::unsigned(1, "/content/0/signature", Value::Null, "without a signature")]
+#[case::blank_signature(1, "/content/0/signature", json!(""), "without a signature")]
+#[case::thinking_text(1, "/content/0/thinking", Value::Null, "without its text")]
+#[case::id_twice(1, "/content/3/id", json!("a"), "used before")]
+#[case::id_illegal(1, "/content/3/id", json!("call:0"), "illegal id")]
+#[case::id_long(1, "/content/3/id", json!("x".repeat(65)), "illegal id")]
+#[case::name(1, "/content/3/name", json!(""), "illegal name")]
+#[case::input(1, "/content/3/input", json!("{}"), "no object")]
+#[case::text_after_calls(1, "/content/3", text("and"), "goes on after its calls")]
+#[case::ends_with_thinking(3, "/content/0", json!({"type": "thinking", "thinking": "", "signature": "s"}), "ends with reasoning")]
+#[case::unknown_call(2, "/content/1/tool_use_id", json!("c"), "answers no call")]
+#[case::answered_twice(2, "/content/1/tool_use_id", json!("b"), "answers no call")]
+#[case::empty_result(2, "/content/1/content", json!(""), "empty result")]
+#[case::no_result(2, "/content/1/content", Value::Null, "without text")]
+#[case::is_error(2, "/content/0/is_error", json!("yes"), "neither true nor false")]
+#[case::late_result(2, "/content/0", text("first this"), "result after text")]
+#[case::unanswered(2, "/content/1", text("no result"), "without its result")]
+#[case::orphan(4, "/content/0", json!({"type": "tool_result", "tool_use_id": "a", "content": "A"}), "answers no call")]
+fn a_broken_message_is_refused(#[case] at: usize, #[case] place: &str, #[case] damage: Value, #[case] why: &str) {
+    let rule = broken(at, |list| match place.rsplit_once('/') {
+        None => list[at] = damage,
+        Some((parent, key)) => match list[at].pointer_mut(parent).unwrap() {
+            Value::Array(items) => items[key.parse::<usize>().unwrap()] = damage,
+            fields => fields[key] = damage,
+        },
+    });
+    assert!(rule.contains(why), "{rule}");
+}
+
+#[test]
+fn broken_orders_are_refused() {
+    let rule = broken(0, |list| drop(list.remove(0)));
+    assert!(rule.contains("alternation"), "{rule}");
+    let rule = broken(4, |list| list.truncate(4));
+    assert!(rule.contains("the model's own"), "{rule}");
+    let rule = broken(2, |list| list.truncate(2));
+    assert!(rule.contains("the model's own"), "{rule}");
+    let rule = broken(0, Vec::clear);
+    assert!(rule.contains("no message"), "{rule}");
+    let rule = broken(2, |list| list[2]["content"] = json!([text("never mind")]));
+    assert!(rule.contains("without its result"), "{rule}");
+}

@@ -1,0 +1,144 @@
+//! The strict rules of the OpenAI chat dialect, read off a finished list of messages. Written from the rules alone: it shares
+//! no code with the renderer, so that one mistake cannot hide in both.
+
+use std::collections::HashSet;
+
+use serde_json::{Map, Value};
+
+use crate::view::Violation;
+
+/// Checks a list of messages.
+///
+/// # Errors
+/// The first [`Violation`].
+pub fn check(messages: &[Value]) -> Result<(), Violation> {
+    let mut reader = Reader::default();
+    for (at, message) in messages.iter().enumerate() {
+        reader.read(at, message).map_err(|rule| Violation { at, rule })?;
+    }
+    let at = messages.len();
+    reader.end().map_err(|rule| Violation { at, rule })
+}
+
+type Verdict = Result<(), &'static str>;
+
+/// What the messages so far demand of the next one.
+#[derive(Default)]
+struct Reader {
+    /// Role of the message before, `system` left out.
+    last: Option<&'static str>,
+    /// Calls that wait for their result.
+    open: Vec<String>,
+    /// Every id of the list.
+    ids: HashSet<String>,
+}
+
+impl Reader {
+    fn read(&mut self, at: usize, message: &Value) -> Verdict {
+        let fields = message.as_object().ok_or("is not an object")?;
+        let role = fields.get("role").and_then(Value::as_str).ok_or("has no role")?;
+        if role != "tool" && !self.open.is_empty() {
+            return Err("stands where a result is due");
+        }
+        match role {
+            "system" => system(at, fields),
+            "user" => self.user(fields),
+            "assistant" => self.assistant(fields),
+            "tool" => self.tool(fields),
+            _ => Err("has an unknown role"),
+        }
+    }
+
+    fn end(&self) -> Verdict {
+        if !self.open.is_empty() {
+            return Err("a result is missing at the end");
+        }
+        match self.last {
+            None => Err("there is no message"),
+            Some(_) => Ok(()),
+        }
+    }
+
+    fn user(&mut self, fields: &Map<String, Value>) -> Verdict {
+        only(fields, &["role", "content"])?;
+        text(fields)?;
+        if self.last.replace("user") == Some("user") {
+            return Err("follows another user message");
+        }
+        Ok(())
+    }
+
+    fn assistant(&mut self, fields: &Map<String, Value>) -> Verdict {
+        only(fields, &["role", "content", "tool_calls"])?;
+        match self.last.replace("assistant") {
+            None => return Err("begins the conversation with the model"),
+            Some("assistant") => return Err("follows another assistant message"),
+            Some(_) => {}
+        }
+        let Some(calls) = fields.get("tool_calls") else { return text(fields) };
+        if fields.get("content").is_some_and(|content| !content.is_null()) {
+            text(fields)?;
+        }
+        let calls = calls.as_array().ok_or("has tool_calls that are no list")?;
+        if calls.is_empty() {
+            return Err("has an empty list of calls");
+        }
+        calls.iter().try_for_each(|call| self.call(call))
+    }
+
+    fn call(&mut self, call: &Value) -> Verdict {
+        if call.get("type").and_then(Value::as_str) != Some("function") {
+            return Err("has a call that is no function");
+        }
+        let id = call.get("id").and_then(Value::as_str).ok_or("has a call without an id")?;
+        if id.trim().is_empty() || id.chars().count() > 40 {
+            return Err("has a call whose id is empty or too long");
+        }
+        if !self.ids.insert(id.to_owned()) {
+            return Err("has a call whose id was used before");
+        }
+        let function = call.get("function").ok_or("has a call without a function")?;
+        let name = function.get("name").and_then(Value::as_str).ok_or("has a call without a name")?;
+        let legal = name.chars().all(|c| matches!(c, 'a'..='z' | 'A'..='Z' | '0'..='9' | '_' | '-'));
+        if name.is_empty() || name.len() > 64 || !legal {
+            return Err("has a call with an illegal name");
+        }
+        let arguments = function.get("arguments").and_then(Value::as_str).ok_or("has arguments that are no string")?;
+        let parsed: Value = serde_json::from_str(arguments).map_err(|_| "has arguments that are no JSON")?;
+        if !parsed.is_object() {
+            return Err("has arguments that are no object");
+        }
+        self.open.push(id.to_owned());
+        Ok(())
+    }
+
+    fn tool(&mut self, fields: &Map<String, Value>) -> Verdict {
+        only(fields, &["role", "content", "tool_call_id"])?;
+        text(fields)?;
+        let id = fields.get("tool_call_id").and_then(Value::as_str).ok_or("names no call")?;
+        let place = self.open.iter().position(|open| open == id).ok_or("answers no open call")?;
+        self.open.remove(place);
+        self.last = Some("tool");
+        Ok(())
+    }
+}
+
+fn system(at: usize, fields: &Map<String, Value>) -> Verdict {
+    only(fields, &["role", "content"])?;
+    if at != 0 {
+        return Err("is a system message that is not the first");
+    }
+    text(fields)
+}
+
+fn text(fields: &Map<String, Value>) -> Verdict {
+    let content = fields.get("content").and_then(Value::as_str).ok_or("has no text")?;
+    if content.trim().is_empty() { Err("has empty text") } else { Ok(()) }
+}
+
+fn only(fields: &Map<String, Value>, known: &[&str]) -> Verdict {
+    if fields.keys().all(|key| known.contains(&key.as_str())) { Ok(()) } else { Err("has an unknown field") }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,214 @@
+//! The views, example by example; over random histories in `properties`.
+
+mod properties;
+
+use std::sync::Arc;
+
+use quell_protocol::{CallEnd, StopReason, Verdict};
+use serde_json::json;
+
+use super::*;
+use crate::turn::sample::{aborted, run_id, seal};
+use crate::turn::{AssistantMessage, CallResult, ToolCall};
+
+fn openai(turns: &[Arc<Turn>], draft: Option<&TurnDraft>) -> Vec<Value> {
+    let messages = openai::messages(&Prompt { system: "", turns, draft });
+    openai::check(&messages).unwrap();
+    messages
+}
+
+fn anthropic(turns: &[Arc<Turn>], draft: Option<&TurnDraft>) -> Vec<Value> {
+    let request = anthropic::request(&Prompt { system: "", turns, draft });
+    anthropic::check(&request.messages).unwrap();
+    request.messages
+}
+
+fn says(text: &str) -> AssistantMessage {
+    AssistantMessage { text: text.into(), ..AssistantMessage::default() }
+}
+
+fn asks(ids: &[&str]) -> AssistantMessage {
+    let call = |id: &&str| ToolCall::from_wire(id, "shell", json!({"command": "ls"}));
+    AssistantMessage { calls: ids.iter().map(call).collect(), ..AssistantMessage::default() }
+}
+
+fn draft(run: &str, user: &str) -> TurnDraft {
+    TurnDraft::new(run_id(run), user.into())
+}
+
+fn stop(draft: TurnDraft, policy: PartialPolicy) -> Arc<Turn> {
+    Arc::new(seal(draft, &aborted(StopReason::User), policy))
+}
+
+/// A turn that was stopped between the two calls of a batch, with steered text and a cut message besides.
+fn interrupted(run: &str) -> TurnDraft {
+    let mut turn = draft(run, "look around");
+    let thinking = vec![
+        Thinking { text: "First ls.".into(), signature: Some("proof".into()) },
+        Thinking { text: "unsigned".into(), signature: None },
+    ];
+    let made = turn.finish_message(AssistantMessage { text: "I look.".into(), thinking, ..asks(&["a", "b"]) });
+    turn.begin_call(&made[0].id);
+    turn.finish_call(&made[0].id, CallResult { end: CallEnd::Ok, output: "x.txt".into() });
+    turn
+}
+
+#[test]
+fn a_stopped_batch_in_the_openai_dialect() {
+    let turn = stop(interrupted("run-1"), PartialPolicy::Discard);
+    let note = turn.note().unwrap().to_owned();
+    let next = draft("run-2", "and now?");
+    let messages = openai::messages(&Prompt { system: "Be brief.", turns: &[turn], draft: Some(&next) });
+    openai::check(&messages).unwrap();
+    let call =
+        |id| json!({"id": id, "type": "function", "function": {"name": "shell", "arguments": "{\"command\":\"ls\"}"}});
+    assert_eq!(
+        messages,
+        [
+            json!({"role": "system", "content": "Be brief."}),
+            json!({"role": "user", "content": "look around"}),
+            json!({"role": "assistant", "content": "I look.", "tool_calls": [call("a"), call("b")]}),
+            json!({"role": "tool", "tool_call_id": "a", "content": "x.txt"}),
+            json!({"role": "tool", "tool_call_id": "b", "content": CallResult::not_started().output}),
+            json!({"role": "user", "content": format!("{note}\n\nand now?")}),
+        ]
+    );
+}
+
+#[test]
+fn a_stopped_batch_in_the_anthropic_dialect() {
+    let turn = stop(interrupted("run-1"), PartialPolicy::Discard);
+    let note = turn.note().unwrap().to_owned();
+    let next = draft("run-2", "and now?");
+    let request = anthropic::request(&Prompt { system: "Be brief.", turns: &[turn], draft: Some(&next) });
+    anthropic::check(&request.messages).unwrap();
+    let call = |id| json!({"type": "tool_use", "id": id, "name": "shell", "input": {"command": "ls"}});
+    let not_started = CallResult::not_started().output;
+    assert_eq!(request.system, "Be brief.");
+    assert_eq!(
+        request.messages,
+        [
+            json!({"role": "user", "content": [{"type": "text", "text": "look around"}]}),
+            json!({"role": "assistant", "content": [
+                {"type": "thinking", "thinking": "First ls.", "signature": "proof"},
+                {"type": "text", "text": "I look."},
+                call("a"),
+                call("b"),
+            ]}),
+            json!({"role": "user", "content": [
+                {"type": "tool_result", "tool_use_id": "a", "content": "x.txt"},
+                {"type": "tool_result", "tool_use_id": "b", "content": not_started, "is_error": true},
+                {"type": "text", "text": format!("{note}\n\nand now?")},
+            ]}),
+        ]
+    );
+}
+
+#[test]
+fn a_run_superseded_before_it_produced_anything_is_one_message_with_its_successor() {
+    let superseded = Arc::new(seal(draft("run-1", "안녕"), &aborted(StopReason::Superseded), PartialPolicy::Discard));
+    let next = draft("run-2", "무시해");
+    assert_eq!(openai(&[superseded], Some(&next)), [json!({"role": "user", "content": "안녕\n\n무시해"})]);
+}
+
+#[test]
+fn a_cut_message_is_shown_only_where_it_is_kept_and_then_marked() {
+    let mut cut = draft("run-1", "count");
+    cut.push_thinking("one at a time");
+    cut.push_text("1, 2, 3");
+    let next = draft("run-2", "go on");
+    let shown = |policy| openai(&[stop(cut.clone(), policy)], Some(&next));
+    let discarded = shown(PartialPolicy::Discard);
+    assert_eq!(discarded.len(), 1);
+    assert!(!discarded[0].to_string().contains("1, 2, 3"));
+    let kept = shown(PartialPolicy::Keep);
+    assert_eq!(kept[1], json!({"role": "assistant", "content": format!("1, 2, 3\n\n{INTERRUPTED_MARK}")}));
+    assert!(kept[2]["content"].as_str().unwrap().ends_with("\n\ngo on"));
+    assert!(!kept.iter().any(|message| message.to_string().contains("one at a time")));
+}
+
+#[test]
+fn the_same_provider_ids_in_two_turns_become_distinct_and_stay_so() {
+    let turn = |run: &str| {
+        let mut turn = draft(run, "look");
+        let made = turn.finish_message(asks(&["call_0"]));
+        turn.finish_call(&made[0].id, CallResult { end: CallEnd::Ok, output: "x".into() });
+        turn
+    };
+    let first = stop(turn("run-1"), PartialPolicy::Discard);
+    let second = turn("run-2");
+    let ids = |messages: &[Value]| {
+        let calls = messages.iter().filter_map(|message| message["tool_calls"][0]["id"].as_str());
+        calls.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let at_work = ids(&openai(std::slice::from_ref(&first), Some(&second)));
+    assert_eq!(at_work[0], "call_0");
+    assert_ne!(at_work[1], "call_0");
+    let sealed = stop(second, PartialPolicy::Discard);
+    let later = draft("run-3", "go on");
+    assert_eq!(ids(&openai(&[first, sealed], Some(&later))), at_work);
+}
+
+#[test]
+fn what_models_make_up_is_put_into_words_that_providers_take() {
+    let mut odd = draft("run-1", " ");
+    let call = |id: &str, tool: &str, arguments| ToolCall::from_wire(id, tool, arguments);
+    let calls = vec![
+        call("ü", "functions.read file", json!("{not json")),
+        call(&"x".repeat(41), "", Value::Null),
+        call("c", &"long".repeat(50), json!([1])),
+    ];
+    let made = odd.finish_message(AssistantMessage { calls, ..AssistantMessage::default() });
+    odd.finish_call(&made[0].id, CallResult { end: CallEnd::Ok, output: " \n".into() });
+    let messages = anthropic(&[], Some(&odd));
+    let calls = &messages[1]["content"];
+    assert_eq!(
+        (&calls[0]["name"], &calls[0]["input"]),
+        (&json!("functions_read_file"), &json!({"input": "{not json"}))
+    );
+    assert_eq!((&calls[1]["name"], &calls[1]["input"]), (&json!("unknown"), &json!({})));
+    assert_eq!(calls[2]["name"].as_str().map(str::len), Some(64));
+    assert_eq!(messages[0]["content"][0]["text"], NO_TEXT);
+    assert_eq!(messages[2]["content"][0]["content"], NO_OUTPUT);
+    let messages = openai(&[], Some(&odd));
+    assert_eq!(messages[1]["content"], Value::Null);
+    assert_eq!(messages[1]["tool_calls"][1]["function"]["arguments"], "{}");
+}
+
+#[test]
+fn the_last_word_is_never_the_models_own() {
+    let mut answered = draft("run-1", "hello");
+    answered.finish_message(says("Hi."));
+    let turn = Arc::new(seal(answered, &Verdict::Completed, PartialPolicy::Discard));
+    let messages = anthropic(&[turn], None);
+    assert_eq!(messages.len(), 3);
+    assert_eq!(messages[2]["role"], "user");
+}
+
+#[test]
+fn messages_of_one_side_in_a_row_become_one() {
+    let mut turn = draft("run-1", "one");
+    turn.add_user("two".into());
+    turn.finish_message(says("three"));
+    let signed = Thinking { text: "hmm".into(), signature: Some("proof".into()) };
+    turn.finish_message(AssistantMessage { thinking: vec![signed], ..asks(&["a"]) });
+    turn.add_user("four".into());
+    let turns = [stop(turn, PartialPolicy::Discard)];
+    let messages = openai(&turns, None);
+    assert_eq!(messages[0]["content"], "one\n\ntwo");
+    assert_eq!(messages[1]["content"], "three");
+    assert_eq!(messages[1]["tool_calls"][0]["id"], "a");
+    let kinds: Vec<Value> =
+        anthropic(&turns, None)[1]["content"].as_array().unwrap().iter().map(|block| block["type"].clone()).collect();
+    assert_eq!(kinds, ["text", "thinking", "tool_use"]);
+}
+
+#[test]
+fn an_agent_without_a_prompt_sends_none() {
+    let next = draft("run-1", "hello");
+    for system in ["", " \n"] {
+        let prompt = Prompt { system, turns: &[], draft: Some(&next) };
+        assert_eq!(openai::messages(&prompt)[0]["role"], "user");
+        assert_eq!(anthropic::request(&prompt).system, "");
+    }
+}

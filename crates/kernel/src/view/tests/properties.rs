@@ -1,0 +1,203 @@
+//! The views over random histories: whatever happened, the next request is valid and the earlier ones are its beginning.
+
+use std::sync::Arc;
+
+use proptest::prelude::*;
+
+use super::super::*;
+use crate::turn::sample::{Ended, STREAMED, abort, conversation, ended, run_id, seal, story};
+use crate::turn::{CallResult, Turn, TurnDraft};
+
+fn turns(conversation: &[Ended]) -> Vec<Arc<Turn>> {
+    let turn = |(nth, end): (usize, &Ended)| Arc::new(end.turn(&format!("run-{nth}")));
+    conversation.iter().enumerate().map(turn).collect()
+}
+
+fn next() -> TurnDraft {
+    TurnDraft::new(run_id("run-next"), "what now?".into())
+}
+
+fn openai(turns: &[Arc<Turn>], draft: Option<&TurnDraft>) -> Vec<Value> {
+    openai::messages(&Prompt { system: "Be brief.", turns, draft })
+}
+
+fn anthropic(turns: &[Arc<Turn>], draft: Option<&TurnDraft>) -> Vec<Value> {
+    anthropic::request(&Prompt { system: "Be brief.", turns, draft }).messages
+}
+
+fn valid(turns: &[Arc<Turn>], draft: Option<&TurnDraft>) -> Result<(), TestCaseError> {
+    let messages = openai(turns, draft);
+    prop_assert_eq!(openai::check(&messages), Ok(()), "{:#?}", messages);
+    let messages = anthropic(turns, draft);
+    prop_assert_eq!(anthropic::check(&messages), Ok(()), "{:#?}", messages);
+    Ok(())
+}
+
+/// What stands in the user's text of a view, whatever the dialect.
+fn heard(messages: &[Value]) -> String {
+    let users = messages.iter().filter(|message| message["role"] == "user");
+    let texts = users.flat_map(|message| match &message["content"] {
+        Value::Array(blocks) => blocks.iter().filter_map(|block| block["text"].as_str()).collect(),
+        content => content.as_str().into_iter().collect::<Vec<_>>(),
+    });
+    texts.collect::<Vec<_>>().join("\n\n")
+}
+
+/// True when `later` begins with `earlier`, byte for byte, where the last message may have grown at its end.
+fn begins_with(later: &[Value], earlier: &[Value]) -> bool {
+    let Some((last, whole)) = earlier.split_last() else { return true };
+    let bytes = |messages: &[Value]| messages.iter().map(Value::to_string).collect::<Vec<_>>();
+    let Some(grown) = later.get(whole.len()) else { return false };
+    bytes(&later[..whole.len()]) == bytes(whole) && has_grown(last, grown)
+}
+
+fn has_grown(from: &Value, to: &Value) -> bool {
+    if from == to {
+        return true;
+    }
+    let text = |before: &Value, after: &Value| match (before.as_str(), after.as_str()) {
+        (Some(before), Some(after)) => after == before || after.starts_with(&format!("{before}\n\n")),
+        _ => false,
+    };
+    match (&from["content"], &to["content"]) {
+        (Value::Array(before), Value::Array(after)) => {
+            let Some((last, whole)) = before.split_last() else { return false };
+            let grown = after.get(whole.len());
+            after.starts_with(whole) && grown.is_some_and(|g| g == last || text(&last["text"], &g["text"]))
+        }
+        (before, after) => from["role"] == to["role"] && from["role"] == "user" && text(before, after),
+    }
+}
+
+/// The Anthropic view asks for an answer where it would end with the model's own word; that is no part of history.
+fn without_request_to_go_on(mut messages: Vec<Value>) -> Vec<Value> {
+    if messages.last().is_some_and(|last| last["content"][0]["text"] == "(continue)") {
+        messages.pop();
+    }
+    messages
+}
+
+proptest! {
+    #[test]
+    fn any_draft_cut_anywhere_and_sealed_anyhow_is_valid(end in ended()) {
+        for steps in 0..=end.story.steps.len() {
+            let mut cut = end.clone();
+            cut.story.steps.truncate(steps);
+            let turn = Arc::new(cut.turn("run-0"));
+            valid(std::slice::from_ref(&turn), Some(&next()))?;
+            valid(&[turn], None)?;
+            valid(&[], Some(&cut.story.draft("run-0")))?;
+        }
+    }
+
+    #[test]
+    fn any_conversation_is_valid_for_the_next_message(conversation in conversation()) {
+        valid(&turns(&conversation), Some(&next()))?;
+    }
+
+    #[test]
+    fn any_part_of_a_conversation_is_valid(conversation in conversation(), story in story()) {
+        let turns = turns(&conversation);
+        let draft = story.draft("run-next");
+        for first in 0..=turns.len() {
+            valid(&turns[first..], Some(&draft))?;
+        }
+    }
+
+    #[test]
+    fn one_run_twice_in_a_view_is_still_valid(end in ended()) {
+        let turn = Arc::new(end.turn("run-0"));
+        valid(&[turn.clone(), turn], Some(&end.story.draft("run-0")))?;
+    }
+
+    #[test]
+    fn earlier_turns_keep_their_bytes_when_one_is_added(conversation in conversation()) {
+        let turns = turns(&conversation);
+        for count in 0..turns.len() {
+            let (earlier, later) = (openai(&turns[..count], None), openai(&turns[..=count], None));
+            prop_assert!(begins_with(&later, &earlier), "{later:#?} does not begin with {earlier:#?}");
+            let earlier = without_request_to_go_on(anthropic(&turns[..count], None));
+            let later = anthropic(&turns[..=count], None);
+            prop_assert!(begins_with(&later, &earlier), "{later:#?} does not begin with {earlier:#?}");
+        }
+    }
+
+    #[test]
+    fn what_a_model_was_sent_stays_the_beginning_once_the_turn_is_sealed(
+        conversation in conversation(), story in story(), abort in abort(),
+    ) {
+        let mut turns = turns(&conversation);
+        let mut draft = story.draft("run-now");
+        // A model is asked only when every call has its result and nothing streams yet.
+        let open: Vec<_> = draft.calls().filter(|(_, _, end)| end.is_none()).map(|(id, _, _)| id.clone()).collect();
+        open.iter().for_each(|id| draft.finish_call(id, CallResult::stopped("half")));
+        draft.drop_partial();
+        let sent = (openai(&turns, Some(&draft)), without_request_to_go_on(anthropic(&turns, Some(&draft))));
+        draft.push_text(&STREAMED.to_string());
+        turns.push(Arc::new(seal(draft, &abort, PartialPolicy::Keep)));
+        // A message of the model without calls is merged with what it said next, so it may have grown as well.
+        if sent.0.last().is_some_and(|last| last["role"] != "assistant") {
+            prop_assert!(begins_with(&openai(&turns, Some(&next())), &sent.0));
+            prop_assert!(begins_with(&anthropic(&turns, Some(&next())), &sent.1));
+        }
+    }
+
+    #[test]
+    fn a_stored_turn_renders_like_the_one_in_memory(conversation in conversation()) {
+        let turns = turns(&conversation);
+        let read = |turn: &Arc<Turn>| Arc::new(Turn::from_stored(&turn.to_stored()).unwrap());
+        let stored: Vec<Arc<Turn>> = turns.iter().map(read).collect();
+        let bytes = |messages: Vec<Value>| Value::Array(messages).to_string();
+        prop_assert_eq!(bytes(openai(&stored, None)), bytes(openai(&turns, None)));
+        prop_assert_eq!(bytes(anthropic(&stored, None)), bytes(anthropic(&turns, None)));
+    }
+
+    #[test]
+    fn what_people_said_is_always_there(conversation in conversation()) {
+        let turns = turns(&conversation);
+        for heard in [heard(&openai(&turns, Some(&next()))), heard(&anthropic(&turns, Some(&next())))] {
+            let mut rest = heard.as_str();
+            let said = conversation.iter().flat_map(|end| end.story.said()).filter(|text| !blank(text));
+            for text in said.chain(["what now?"]) {
+                let at = rest.find(text);
+                prop_assert!(at.is_some(), "{text:?} is missing in {heard:?}");
+                rest = &rest[at.unwrap_or(0) + text.len()..];
+            }
+        }
+    }
+
+    #[test]
+    fn discarded_text_is_in_no_view(mut conversation in conversation(), story in story()) {
+        conversation.iter_mut().for_each(|end| end.policy = PartialPolicy::Discard);
+        let turns = turns(&conversation);
+        let draft = story.draft("run-next");
+        for messages in [openai(&turns, Some(&draft)), anthropic(&turns, Some(&draft))] {
+            prop_assert!(!Value::Array(messages).to_string().contains(STREAMED));
+        }
+    }
+
+    /// Row B10, "history intact": a stop in the request or in the answer changes nothing of what was there, stores no part
+    /// of an answer as one, and the next message is valid, with the stop told.
+    #[test]
+    fn b10_history_stays_intact_whenever_a_call_to_the_model_is_aborted(
+        conversation in conversation(), story in story(), abort in abort(),
+    ) {
+        let mut turns = turns(&conversation);
+        let before = (openai(&turns, None), without_request_to_go_on(anthropic(&turns, None)));
+        let draft = story.draft("run-now");
+        let produced = draft.has_output();
+        let turn = seal(draft, &abort, PartialPolicy::Discard);
+        prop_assert_eq!(turn.final_text(), None);
+        let superseded = matches!(&abort, quell_protocol::Verdict::Aborted { reason, .. } if reason.as_str() == "superseded");
+        let told = turn.note().map(str::to_owned);
+        prop_assert_eq!(told.is_none(), superseded && !produced);
+        turns.push(Arc::new(turn));
+        let after = (openai(&turns, Some(&next())), anthropic(&turns, Some(&next())));
+        prop_assert!(begins_with(&after.0, &before.0));
+        prop_assert!(begins_with(&after.1, &before.1));
+        valid(&turns, Some(&next()))?;
+        for messages in [after.0, after.1] {
+            prop_assert!(told.as_ref().is_none_or(|note| heard(&messages).contains(note)));
+        }
+    }
+}
