@@ -1,0 +1,14 @@
+//! Scaffold for tests of Quell, from outside: a scripted model server over real HTTP, a strict checker of histories,
+//! misbehaving commands, a leak check that asks the operating system, and a real daemon to talk to.
+//!
+//! Nothing here shares code with what it checks: bodies are read as plain JSON, so a slip in Quell's own types cannot hide
+//! itself. Helpers panic with a description where a condition does not come true; that is how a test fails.
+
+pub mod commands;
+pub mod daemon;
+pub mod history;
+pub mod leaks;
+pub mod model;
+mod sse;
+
+pub use model::{Behaviour, ScriptedModel, Step};
