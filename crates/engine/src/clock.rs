@@ -1,0 +1,55 @@
+//! The engine's one source of time: a steady distance from its start, and the wall clock that goes with it.
+
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use quell_kernel::Moment;
+use tokio::time::Instant;
+
+/// Steady time with the wall clock of its beginning. Follows tokio's clock, so tests can hold it still.
+#[derive(Debug, Clone, Copy)]
+pub struct Clock {
+    start: Instant,
+    wall: Timestamp,
+}
+
+impl Clock {
+    /// A clock that starts now.
+    #[must_use]
+    pub fn start() -> Self {
+        Self { start: Instant::now(), wall: Timestamp::now() }
+    }
+
+    /// Now.
+    #[must_use]
+    pub fn now(&self) -> Moment {
+        Moment(self.start.elapsed())
+    }
+
+    /// The instant of a moment, for timers.
+    #[must_use]
+    pub fn instant(&self, moment: Moment) -> Instant {
+        self.start + moment.0
+    }
+
+    /// A moment as RFC 3339 in UTC with microseconds.
+    #[must_use]
+    pub fn rfc3339(&self, moment: Moment) -> String {
+        let distance = SignedDuration::try_from(moment.0).unwrap_or(SignedDuration::MAX);
+        let wall = self.wall.checked_add(distance).unwrap_or(Timestamp::MAX);
+        format!("{wall:.6}")
+    }
+
+    /// Milliseconds from `from` to `to`, negative when `to` is earlier.
+    #[must_use]
+    pub fn ms_between(from: Moment, to: Moment) -> f64 {
+        let micros = |d: Duration| i64::try_from(d.as_micros()).unwrap_or(i64::MAX);
+        let distance = micros(to.0).saturating_sub(micros(from.0));
+        #[expect(
+            clippy::cast_precision_loss,
+            reason = "a run is shorter than the 285 years that a f64 counts in microseconds"
+        )]
+        let ms = distance as f64 / 1000.0;
+        ms
+    }
+}

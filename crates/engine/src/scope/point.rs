@@ -1,0 +1,78 @@
+//! The places where a stop can arrive, by name, and the probe with which tests stand at them.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// A place in the work of a run where a stop can arrive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Point {
+    /// Loading the session's history.
+    LoadHistory,
+    /// Before a step.
+    BeforeStep,
+    /// The step's context is built, the model not yet called.
+    ContextBuilt,
+    /// Connecting to the model, sending, waiting for headers.
+    ModelSend,
+    /// Waiting for the next bytes of the model's stream.
+    ModelStream,
+    /// Reading the body of a model's error answer.
+    ModelError,
+    /// Waiting before a retry.
+    ModelBackoff,
+    /// The model's answer is complete.
+    AfterModel,
+    /// Before a tool call starts.
+    BeforeTool,
+    /// A tool's process runs.
+    Process,
+    /// A tool's blocking work runs.
+    Blocking,
+    /// A tool's HTTP request is out.
+    Fetch,
+    /// A tool call has ended.
+    AfterTool,
+}
+
+impl Point {
+    /// All of them; the sweep fails when one is never reached.
+    pub const ALL: &'static [Self] = &[
+        Self::LoadHistory,
+        Self::BeforeStep,
+        Self::ContextBuilt,
+        Self::ModelSend,
+        Self::ModelStream,
+        Self::ModelError,
+        Self::ModelBackoff,
+        Self::AfterModel,
+        Self::BeforeTool,
+        Self::Process,
+        Self::Blocking,
+        Self::Fetch,
+        Self::AfterTool,
+    ];
+}
+
+/// Called at every point that a run reaches; does nothing unless a test put a function there.
+#[derive(Clone, Default)]
+pub struct Probe(Option<Arc<dyn Fn(Point) + Send + Sync>>);
+
+impl Probe {
+    /// A probe that calls `look` at every point, on the task that reached it.
+    #[must_use]
+    pub fn new(look: impl Fn(Point) + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(look)))
+    }
+
+    pub(super) fn reached(&self, point: Point) {
+        if let Some(look) = &self.0 {
+            look(point);
+        }
+    }
+}
+
+impl fmt::Debug for Probe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { "Probe(set)" } else { "Probe(none)" })
+    }
+}
