@@ -1,0 +1,178 @@
+//! The `shell` tool: what the model is told.
+
+use std::path::Path;
+
+use quell_engine::proc::{Isolate, OutputSink};
+use quell_engine::scope::{Cancelled, StopLevel};
+use quell_engine::tools::{ToolOutput, ToolSettings, Toolbox, Workbench};
+use quell_protocol::{CallEnd, RunId, ToolOutputStream};
+use rstest::rstest;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use crate::bench::Bench;
+
+fn args(command: &str) -> Value {
+    json!({"command": command})
+}
+
+fn with(mut args: Value, name: &str, value: impl Into<Value>) -> Value {
+    args[name] = value.into();
+    args
+}
+
+async fn call(bench: &Bench, workdir: &Path, args: Value) -> ToolOutput {
+    call_watched(bench, workdir, args, watch::Sender::default()).await
+}
+
+async fn call_watched(bench: &Bench, workdir: &Path, args: Value, seen: watch::Sender<String>) -> ToolOutput {
+    watched(bench, workdir, args, seen).await.unwrap()
+}
+
+async fn try_call(bench: &Bench, workdir: &Path, args: Value) -> Result<ToolOutput, Cancelled> {
+    watched(bench, workdir, args, watch::Sender::default()).await
+}
+
+async fn watched(
+    bench: &Bench,
+    workdir: &Path,
+    args: Value,
+    seen: watch::Sender<String>,
+) -> Result<ToolOutput, Cancelled> {
+    let environment = [("PATH".into(), std::env::var_os("PATH").unwrap())];
+    let run = RunId::parse(bench.run_id.clone()).unwrap();
+    let mut sink = Seen(seen);
+    let mut cx = Workbench {
+        scope: &bench.scope,
+        run: &run,
+        workdir,
+        wardens: &bench.wardens,
+        environment: &environment,
+        output_limit: 1000,
+        isolate: Isolate::None,
+        sink: &mut sink,
+    };
+    let output = Toolbox::new(ToolSettings::default()).call("shell", &args, &mut cx).await;
+    bench.assert_gone();
+    output
+}
+
+struct Seen(watch::Sender<String>);
+
+impl OutputSink for Seen {
+    fn output(&mut self, _: ToolOutputStream, text: &str) {
+        self.0.send_modify(|seen| seen.push_str(text));
+    }
+}
+
+#[rstest]
+#[case::success("printf done", CallEnd::Ok, "done\n[exit code 0]")]
+#[case::silent("true", CallEnd::Ok, "[exit code 0]")]
+#[case::failure("echo no >&2; exit 2", CallEnd::Error, "no\n[exit code 2]")]
+#[case::signal("kill -SEGV $$", CallEnd::Error, "[ended by signal 11]")]
+#[case::invalid_utf8(r"printf '\377'", CallEnd::Ok, "\u{fffd}\n[exit code 0]")]
+#[case::run_id("test -n \"$QUELL_RUN_ID\" && test -z \"$HOME\"", CallEnd::Ok, "[exit code 0]")]
+#[tokio::test]
+async fn the_model_reads_output_and_end(#[case] command: &str, #[case] end: CallEnd, #[case] text: &str) {
+    let (bench, workdir) = (Bench::new().await, tempfile::tempdir().unwrap());
+    let output = call(&bench, workdir.path(), args(command)).await;
+    assert_eq!(output, ToolOutput { end, text: text.to_owned() });
+}
+
+#[tokio::test]
+async fn too_much_output_is_counted() {
+    let (bench, workdir) = (Bench::new().await, tempfile::tempdir().unwrap());
+    let output = call(&bench, workdir.path(), args("yes | head -c 3000")).await;
+    assert!(output.text.contains("\n[... 2000 bytes of output dropped ...]\n"), "{}", output.text);
+}
+
+#[tokio::test]
+async fn a_server_left_behind_is_told_with_the_remedy() {
+    let (bench, workdir) = (Bench::new().await, tempfile::tempdir().unwrap());
+    let output = call(&bench, workdir.path(), args("sleep 1000 & sleep 1000 & echo started")).await;
+    assert_eq!(output.end, CallEnd::Ok);
+    let expected = "started\n[exit code 0; 2 processes it left running were ended: nothing stays alive when a call returns, \
+                    and `background: true`, which servers will need, is not available yet]";
+    assert_eq!(output.text, expected);
+}
+
+#[tokio::test]
+async fn a_timeout_names_its_seconds() {
+    let (bench, workdir) = (Bench::new().await, tempfile::tempdir().unwrap());
+    let output = call(&bench, workdir.path(), with(args("echo begun; sleep 1000"), "timeout_s", 0.2)).await;
+    let expected = "begun\n[timed out after 0.2 s, ended by SIGTERM; it may have had effects already]";
+    assert_eq!(output, ToolOutput { end: CallEnd::Error, text: expected.to_owned() });
+}
+
+#[rstest]
+#[case(StopLevel::Gentle, "begun\n[stopped by request, ended by SIGTERM; it may have had effects already]")]
+#[case(StopLevel::Forced, "begun\n[stopped by request, ended by SIGKILL; it may have had effects already]")]
+#[tokio::test]
+async fn a_stopped_command_keeps_its_output(#[case] level: StopLevel, #[case] expected: &str) {
+    let (bench, workdir) = (Bench::new().await, tempfile::tempdir().unwrap());
+    let (seen, mut printed) = watch::channel(String::new());
+    let stop = async {
+        printed.wait_for(|text| text == "begun\n").await.unwrap();
+        bench.tell(level);
+    };
+    let called = call_watched(&bench, workdir.path(), args("echo begun; sleep 1000"), seen);
+    let (output, ()) = tokio::join!(called, stop);
+    assert_eq!(output, ToolOutput { end: CallEnd::Stopped, text: expected.to_owned() });
+}
+
+#[tokio::test]
+async fn a_call_of_a_stopped_run_does_not_start() {
+    let (bench, workdir) = (Bench::new().await, tempfile::tempdir().unwrap());
+    bench.scope.cancel();
+    assert_eq!(try_call(&bench, workdir.path(), args("touch mark")).await, Err(Cancelled));
+    assert!(!workdir.path().join("mark").exists());
+}
+
+#[tokio::test]
+async fn it_starts_inside_the_workdir_only() {
+    let (bench, workdir) = (Bench::new().await, tempfile::tempdir().unwrap());
+    let root = workdir.path().join("root");
+    std::fs::create_dir_all(root.join("sub")).unwrap();
+    std::fs::create_dir(workdir.path().join("root-of-another")).unwrap();
+    std::fs::write(root.join("file"), "").unwrap();
+    std::os::unix::fs::symlink("/", root.join("link")).unwrap();
+    let inside = call(&bench, &root, with(args("pwd"), "cwd", "sub")).await;
+    assert_eq!((inside.end, inside.text.ends_with("/root/sub\n[exit code 0]")), (CallEnd::Ok, true), "{}", inside.text);
+    for (cwd, word) in [
+        ("..", "outside"),
+        ("../root-of-another", "outside"),
+        ("/", "outside"),
+        ("link", "outside"),
+        ("file", "not a directory"),
+        ("nowhere", "No such file"),
+    ] {
+        let output = call(&bench, &root, with(args("pwd"), "cwd", cwd)).await;
+        assert!(output.end == CallEnd::Error && output.text.contains(word), "{cwd}: {output:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_it_cannot_do_is_refused_before_anything_starts() {
+    let (bench, workdir) = (Bench::new().await, tempfile::tempdir().unwrap());
+    for (args, word) in [
+        (with(args("touch mark"), "background", true), "not available yet"),
+        (with(args("touch mark"), "timeout_s", -1.0), "positive"),
+        (with(args("touch mark"), "timeout_s", 0.0), "positive"),
+        (args("touch mark\0"), "NUL"),
+    ] {
+        let output = call(&bench, workdir.path(), args).await;
+        assert!(output.end == CallEnd::Error && output.text.contains(word), "{output:?}");
+    }
+    assert!(!workdir.path().join("mark").exists());
+    assert_eq!(bench.scope.ledger().rows(), Vec::new());
+}
+
+#[tokio::test]
+async fn unknown_and_missing_arguments_are_errors() {
+    let (bench, workdir) = (Bench::new().await, tempfile::tempdir().unwrap());
+    for args in [with(args("touch mark"), "shell", "bash"), json!({}), json!({"command": 3})] {
+        let output = call(&bench, workdir.path(), args).await;
+        assert!(output.end == CallEnd::Error && output.text.contains("A right call looks like this"), "{output:?}");
+    }
+    assert!(!workdir.path().join("mark").exists());
+}
