@@ -1,0 +1,227 @@
+//! Calling models: who serves them, what goes out, what comes back, and who has a call under way.
+//!
+//! A call always streams, keeps every byte until a stop, knows whether the answer was complete, and closes its socket at
+//! once when the run's scope is cancelled: there is no task between the socket and the run. It knows no turns and no tools:
+//! messages come in the provider's dialect, and calls go out as the model wrote them.
+
+mod active;
+mod answer;
+mod calls;
+mod catalogue;
+mod config;
+pub mod demo;
+mod error;
+mod exchange;
+mod failure;
+mod openai;
+mod provider;
+mod receive;
+mod report;
+mod retry_after;
+mod sse;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use quell_protocol::{AgentId, RunId, Usage};
+
+pub use active::ActiveRequests;
+pub use catalogue::{CatalogueError, served_models};
+pub use config::{BadProvider, ProviderConfig, ProviderKind};
+pub use error::{ModelError, Wait};
+
+use crate::scope::Scope;
+use exchange::Exchange;
+use provider::{Clients, Provider};
+
+/// All models of the configuration. Clones are the same.
+#[derive(Debug, Clone)]
+pub struct Models {
+    providers: Arc<BTreeMap<String, Arc<Provider>>>,
+    active: ActiveRequests,
+}
+
+/// One model of one provider. Clones are the same.
+#[derive(Debug, Clone)]
+pub struct Model {
+    name: String,
+    provider: Arc<Provider>,
+    active: ActiveRequests,
+}
+
+/// What a model is asked.
+#[derive(Debug, Clone, Copy)]
+pub struct ModelRequest<'a> {
+    /// The run that asks.
+    pub run: &'a RunId,
+    /// Its agent.
+    pub agent: &'a AgentId,
+    /// The conversation, in the provider's dialect.
+    pub messages: &'a [serde_json::Value],
+    /// The tools that the model may call.
+    pub tools: &'a [ToolSpec],
+    /// How much chance; the model's own default when absent.
+    pub temperature: Option<f64>,
+    /// The most tokens of the answer; the model's own bound when absent.
+    pub max_tokens: Option<u32>,
+}
+
+/// A tool as it is described to a model.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ToolSpec {
+    /// Its name.
+    pub name: String,
+    /// What it does, for the model.
+    pub description: String,
+    /// Its parameters as a JSON schema.
+    pub parameters: serde_json::Value,
+}
+
+/// Takes what comes while a call is under way, at the moment it comes.
+pub trait ModelSink: Send {
+    /// A piece of the answer.
+    fn text(&mut self, delta: &str);
+    /// A piece of the model's reasoning.
+    fn thinking(&mut self, delta: &str);
+    /// Attempt number `attempt` (from 1) failed because of `why`; the next one starts after `delay`.
+    fn retrying(&mut self, attempt: u32, delay: Duration, why: &str);
+    /// An attempt leaves now, with about so many tokens.
+    fn input_sent(&mut self, _estimated_tokens: u64) {}
+    /// Tokens of one attempt, to be added up: what the provider counted, or an estimate when it counted nothing or was cut.
+    /// Called at most once per attempt, whatever its end; attempts that the provider refused cost nothing.
+    fn usage(&mut self, usage: Usage);
+}
+
+/// A complete answer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ModelAnswer {
+    /// Its text, the sum of all pieces.
+    pub text: String,
+    /// The model's reasoning, the sum of all pieces.
+    pub thinking: String,
+    /// The calls it asks for, in its order.
+    pub calls: Vec<RawCall>,
+    /// What the provider counted, if it did. The sink has been told already.
+    pub usage: Option<Usage>,
+    /// Why the model stopped.
+    pub finish: Finish,
+}
+
+/// A call as the model wrote it: nothing is checked, ids may be missing or double, arguments may be no JSON.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RawCall {
+    /// The model's id for it.
+    pub id: Option<String>,
+    /// The tool.
+    pub name: String,
+    /// The arguments.
+    pub arguments: String,
+}
+
+/// Why a model stopped.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Finish {
+    /// It was done.
+    Stop,
+    /// It ran into a bound of length.
+    Length,
+    /// It waits for the results of its calls.
+    ToolCalls,
+    /// A filter cut it.
+    ContentFilter,
+    /// A word of the provider's own.
+    Other(String),
+}
+
+/// No configured provider serves that model.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("no provider serves the model `{name}`; models are named provider/model, and the providers are: {}", list(.providers))]
+pub struct UnknownModel {
+    /// The name that was asked for.
+    pub name: String,
+    /// The providers that exist.
+    pub providers: Vec<String>,
+}
+
+impl Models {
+    /// Checks the providers and builds their HTTP clients, once. Nothing is sent.
+    ///
+    /// # Errors
+    /// [`BadProvider`] says which section is wrong and what would be right.
+    pub fn new(providers: BTreeMap<String, ProviderConfig>) -> Result<Self, BadProvider> {
+        let mut clients = Clients::default();
+        let mut ready = BTreeMap::new();
+        for (name, config) in providers {
+            let provider = Provider::new(&name, config, &mut clients)?;
+            ready.insert(name, Arc::new(provider));
+        }
+        Ok(Self { providers: Arc::new(ready), active: ActiveRequests::default() })
+    }
+
+    /// Finds `provider/model`. The provider ends at the first `/`; the model's own name may hold more of them.
+    ///
+    /// # Errors
+    /// [`UnknownModel`] lists the providers that exist.
+    pub fn resolve(&self, name: &str) -> Result<Model, UnknownModel> {
+        let found = name.split_once('/').filter(|(_, model)| !model.is_empty());
+        let provider = found.and_then(|(provider, _)| self.providers.get(provider));
+        match provider {
+            Some(provider) => {
+                Ok(Model { name: name.to_owned(), provider: Arc::clone(provider), active: self.active.clone() })
+            }
+            None => Err(UnknownModel { name: name.to_owned(), providers: self.providers.keys().cloned().collect() }),
+        }
+    }
+
+    /// The table of calls under way.
+    #[must_use]
+    pub fn active(&self) -> &ActiveRequests {
+        &self.active
+    }
+}
+
+impl Model {
+    /// The name it was found by, `provider/model`.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Calls the model and waits for its complete answer. What arrives on the way goes to `sink` at once. Failures that may
+    /// pass are tried again, but never after the answer began and never after a stop.
+    ///
+    /// # Errors
+    /// [`ModelError`]; once the scope is cancelled, an error is never anything but [`ModelError::Cancelled`].
+    ///
+    /// # Cancel safety
+    /// Safe to drop: the socket is closed, the ledger and the table of active requests say so. Only the last
+    /// [`ModelSink::usage`] is then missing; cancel the scope instead to get it.
+    pub async fn call(
+        &self,
+        request: &ModelRequest<'_>,
+        scope: &Scope,
+        sink: &mut dyn ModelSink,
+    ) -> Result<ModelAnswer, ModelError> {
+        let _entry = self.active.enter(request.agent, request.run);
+        let outcome = Exchange::new(self, scope).run(request, sink).await;
+        if matches!(outcome, Err(ModelError::Cancelled)) {
+            tracing::info!(run = %request.run, agent = %request.agent, model = %self.name, "model call aborted");
+        }
+        outcome
+    }
+
+    /// The model's name as its provider knows it.
+    fn id(&self) -> &str {
+        self.name.split_once('/').map_or("", |(_, model)| model)
+    }
+}
+
+fn list(providers: &[String]) -> String {
+    if providers.is_empty() { "none".to_owned() } else { providers.join(", ") }
+}
+
+#[cfg(test)]
+mod fake;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,169 @@
+//! The demo model as any run meets it: through the wire layer.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use quell_protocol::{AgentId, RunId, Usage};
+use serde_json::{Value, json};
+
+use super::*;
+use crate::clock::Clock;
+use crate::llm::{
+    Finish, ModelAnswer, ModelError, ModelRequest, ModelSink, Models, ProviderConfig, ProviderKind, ToolSpec,
+};
+use crate::scope::{Probe, Scope};
+
+/// Counts the pieces of text, and cancels its scope at the first when it has one.
+#[derive(Default)]
+struct Ear {
+    pieces: usize,
+    stop: Option<Scope>,
+}
+
+impl ModelSink for Ear {
+    fn text(&mut self, _: &str) {
+        self.pieces += 1;
+        if let Some(scope) = &self.stop {
+            scope.cancel();
+        }
+    }
+    fn thinking(&mut self, _: &str) {}
+    fn retrying(&mut self, _: u32, _: Duration, why: &str) {
+        panic!("the demo model failed: {why}");
+    }
+    fn usage(&mut self, _: Usage) {}
+}
+
+async fn ask(demo: &DemoModel, messages: &[Value], ear: &mut Ear) -> Result<ModelAnswer, ModelError> {
+    let mut config = ProviderConfig::new(ProviderKind::Demo);
+    config.base_url = Some(demo.base_url());
+    let models = Models::new(BTreeMap::from([("demo".to_owned(), config)])).unwrap();
+    let shell = ToolSpec {
+        name: "shell".to_owned(),
+        description: "Runs a command.".to_owned(),
+        parameters: json!({"type": "object"}),
+    };
+    let request = ModelRequest {
+        run: &RunId::parse("r").unwrap(),
+        agent: &AgentId::parse("main").unwrap(),
+        messages,
+        tools: &[shell],
+        temperature: None,
+        max_tokens: None,
+    };
+    let scope = ear.stop.clone().unwrap_or_else(|| Scope::new(Clock::start(), Probe::default()));
+    models.resolve("demo/demo").unwrap().call(&request, &scope, ear).await
+}
+
+fn user(text: &str) -> Value {
+    json!({"role": "user", "content": text})
+}
+
+fn tour() -> DemoScript {
+    DemoScript::Tour { command: "sleep 60".to_owned() }
+}
+
+#[tokio::test]
+async fn chat_streams_word_by_word_and_says_how_to_add_a_model() {
+    let demo = DemoModel::start(DemoScript::Chat).await.unwrap();
+    let mut ear = Ear::default();
+    let answer = ask(&demo, &[user("How are you?")], &mut ear).await.unwrap();
+    for words in ["demo model", "\"How are you?\"", "OPENAI_API_KEY", "OLLAMA_HOST", "[providers.X]", "quell.toml"] {
+        assert!(answer.text.contains(words), "{words:?} is missing in {:?}", answer.text);
+    }
+    assert_eq!((answer.finish, ear.pieces), (Finish::Stop, answer.text.split_inclusive(' ').count()));
+    assert!(answer.usage.is_some_and(|usage| usage.input_tokens > 0 && usage.output_tokens > 0 && !usage.estimated));
+    demo.stop().await;
+}
+
+#[tokio::test]
+async fn the_tour_calls_the_shell_and_after_a_stop_it_has_read_the_history() {
+    let demo = DemoModel::start(tour()).await.unwrap();
+    let first = ask(&demo, &[user("Show me.")], &mut Ear::default()).await.unwrap();
+    assert!(!first.text.is_empty());
+    let [call] = &first.calls[..] else { panic!("one call, not {:?}", first.calls) };
+    assert_eq!((call.name.as_str(), call.arguments.as_str()), ("shell", r#"{"command":"sleep 60"}"#));
+    assert_eq!(first.finish, Finish::ToolCalls);
+
+    let function = json!({"name": "shell", "arguments": call.arguments});
+    let result = "partial output\nThe user stopped this request; do not resume it.";
+    let history = [
+        json!({"role": "system", "content": "Obey when you are stopped."}),
+        user("Show me."),
+        json!({"role": "assistant", "content": first.text, "tool_calls": [{"id": call.id, "type": "function", "function": function}]}),
+        json!({"role": "tool", "tool_call_id": call.id, "content": result}),
+        user("And now?"),
+    ];
+    let second = ask(&demo, &history, &mut Ear::default()).await.unwrap();
+    let quotes = ["\"Show me.\"", "\"The user stopped this request; do not resume it.\"", "\"And now?\""];
+    for words in quotes {
+        assert!(second.text.contains(words), "{words} is missing in {:?}", second.text);
+    }
+    assert!(second.calls.is_empty());
+
+    let finished = ask(&demo, &history[..4], &mut Ear::default()).await.unwrap();
+    assert!(finished.text.contains("The command is over"), "{:?}", finished.text);
+    demo.stop().await;
+}
+
+#[tokio::test]
+async fn a_stop_note_before_the_new_text_is_read_too_and_a_missing_one_is_not_made_up() {
+    let demo = DemoModel::start(tour()).await.unwrap();
+    let call = json!([{"id": "c", "type": "function", "function": {"name": "shell", "arguments": "{}"}}]);
+    let told = |last: &str| {
+        [
+            user("Show me."),
+            json!({"role": "assistant", "content": null, "tool_calls": call}),
+            json!({"role": "tool", "tool_call_id": "c", "content": "ok"}),
+            user(last),
+        ]
+    };
+    let with = ask(&demo, &told("[earlier request was stopped]\n\nGo on?"), &mut Ear::default()).await.unwrap();
+    assert!(with.text.contains("\"[earlier request was stopped]\""), "{:?}", with.text);
+    let without = ask(&demo, &told("Was it stopped?"), &mut Ear::default()).await.unwrap();
+    assert!(without.text.contains("does not say that it was stopped"), "{:?}", without.text);
+    demo.stop().await;
+}
+
+#[tokio::test]
+async fn it_can_be_stopped_while_it_talks() {
+    let demo = DemoModel::start(DemoScript::Chat).await.unwrap();
+    let scope = Scope::new(Clock::start(), Probe::default());
+    let mut ear = Ear { pieces: 0, stop: Some(scope.clone()) };
+    assert_eq!(ask(&demo, &[user("hi")], &mut ear).await, Err(ModelError::Cancelled));
+    assert_eq!((ear.pieces, scope.ledger().rows()[0].how), (1, "closed"));
+    demo.stop().await;
+}
+
+#[tokio::test]
+async fn closing_it_ends_its_answers_and_leaves_no_task() {
+    let alive = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    let before = alive();
+    let demo = DemoModel::start(DemoScript::Chat).await.unwrap();
+    let address = demo.base_url();
+    let mut response = reqwest_post(&address).await;
+    assert!(response.chunk().await.unwrap().is_some(), "it talks");
+    demo.stop().await;
+    while let Ok(Some(_)) = response.chunk().await {}
+    drop(response);
+    // The client's own connection task ends when it next runs.
+    let settled = async {
+        while alive() > before {
+            tokio::task::yield_now().await;
+        }
+    };
+    assert!(tokio::time::timeout(Duration::from_secs(10), settled).await.is_ok(), "a task is left");
+    assert!(
+        tokio::net::TcpStream::connect(address.trim_start_matches("http://").trim_end_matches("/v1")).await.is_err()
+    );
+}
+
+async fn reqwest_post(base_url: &str) -> reqwest::Response {
+    let mut config = ProviderConfig::new(ProviderKind::Demo);
+    config.base_url = Some(base_url.to_owned());
+    let models = Models::new(BTreeMap::from([("demo".to_owned(), config)])).unwrap();
+    let provider = &models.providers["demo"];
+    let body = json!({"model": "demo", "messages": [user("hi")]}).to_string();
+    let request = provider.client.post(provider.endpoint.clone()).headers(provider.headers.clone()).body(body);
+    request.send().await.unwrap()
+}

@@ -1,0 +1,102 @@
+//! Sections of the configuration, right and wrong.
+
+use rstest::rstest;
+use serde_json::json;
+
+use super::*;
+
+fn provider(section: serde_json::Value) -> Result<Provider, BadProvider> {
+    let config: ProviderConfig = serde_json::from_value(section).unwrap();
+    Provider::new("p", config, &mut Clients::default())
+}
+
+#[rstest]
+#[case("http://h/v1", "http://h/v1/chat/completions")]
+#[case("http://h/v1/", "http://h/v1/chat/completions")]
+#[case("http://h", "http://h/chat/completions")]
+#[case("http://h/d/gpt?api-version=1", "http://h/d/gpt/chat/completions?api-version=1")]
+#[case("http://h/v1#x", "http://h/v1/chat/completions")]
+fn the_endpoint_lies_below_the_base(#[case] base: &str, #[case] endpoint: &str) {
+    assert_eq!(provider(json!({"kind": "openai", "base_url": base})).unwrap().endpoint.as_str(), endpoint);
+}
+
+#[rstest]
+#[case::no_url(json!({"kind": "openai", "base_url": "localhost"}), "is no URL")]
+#[case::scheme(json!({"kind": "openai", "base_url": "ftp://h/v1"}), "neither http nor https")]
+#[case::no_path(json!({"kind": "openai", "base_url": "data:x"}), "neither http nor https")]
+#[case::demo(json!({"kind": "demo"}), "not started")]
+#[case::header(json!({"kind": "openai", "base_url": "http://h", "headers": {"a b": "c"}}), "`a b` is no header name")]
+#[case::value(json!({"kind": "openai", "base_url": "http://h", "headers": {"a": "c\nd"}}), "value of header `a`")]
+#[case::zero(json!({"kind": "openai", "base_url": "http://h", "idle_timeout_s": 0}), "idle_timeout_s is 0")]
+#[case::negative(json!({"kind": "openai", "base_url": "http://h", "connect_timeout_s": -1}), "connect_timeout_s is -1")]
+#[case::huge(json!({"kind": "openai", "base_url": "http://h", "header_timeout_s": 1e300}), "header_timeout_s")]
+fn a_wrong_section_says_what_is_wrong(#[case] section: serde_json::Value, #[case] problem: &str) {
+    let error = provider(section).unwrap_err();
+    assert_eq!(error.provider, "p");
+    assert!(error.problem.contains(problem), "{error}");
+}
+
+#[rstest]
+#[case::unknown_key(json!({"kind": "openai", "base": "x"}))]
+#[case::key_in_the_file(json!({"kind": "openai", "api_key": "sk"}))]
+#[case::unknown_kind(json!({"kind": "anthropic"}))]
+#[case::no_kind(json!({}))]
+fn what_is_no_section_is_refused_by_its_reader(#[case] section: serde_json::Value) {
+    assert!(serde_json::from_value::<ProviderConfig>(section).is_err());
+}
+
+#[test]
+fn the_defaults_of_a_section_are_those_of_new() {
+    let section: ProviderConfig = serde_json::from_value(json!({"kind": "openai"})).unwrap();
+    assert_eq!(format!("{section:?}"), format!("{:?}", ProviderConfig::new(ProviderKind::Openai)));
+    assert_eq!((section.max_retries, section.connect_timeout_s), (5, 10.0));
+}
+
+#[test]
+fn the_schema_names_every_key_but_the_secret() {
+    let schema = schemars::schema_for!(ProviderConfig);
+    let mut keys: Vec<_> = schema.as_value()["properties"].as_object().unwrap().keys().cloned().collect();
+    keys.sort_unstable();
+    let expected =
+        "api_key_env api_key_file base_url connect_timeout_s header_timeout_s headers idle_timeout_s kind max_retries";
+    assert_eq!(keys.join(" "), expected);
+}
+
+#[rstest]
+#[case("http://localhost:1/v1", Route::Loopback)]
+#[case("http://a.localhost/v1", Route::Loopback)]
+#[case("http://127.8.0.1/v1", Route::Loopback)]
+#[case("http://[::1]/v1", Route::Loopback)]
+#[case("http://192.168.0.1/v1", Route::Plain)]
+#[case("http://localhost.example/v1", Route::Plain)]
+#[case("https://localhost/v1", Route::Tls)]
+fn routes_are_told_apart(#[case] url: &str, #[case] route: Route) {
+    assert_eq!(Route::of(&Url::parse(url).unwrap()), route);
+}
+
+#[test]
+fn providers_that_connect_alike_share_one_client() {
+    let mut clients = Clients::default();
+    for (name, base, seconds) in
+        [("a", "http://127.0.0.1:1", 10.0), ("b", "http://[::1]:2", 10.0), ("c", "http://[::1]", 1.0)]
+    {
+        let config = ProviderConfig {
+            base_url: Some(base.to_owned()),
+            connect_timeout_s: seconds,
+            ..ProviderConfig::new(ProviderKind::Openai)
+        };
+        Provider::new(name, config, &mut clients).unwrap();
+    }
+    assert_eq!(clients.0.len(), 2);
+}
+
+#[test]
+fn a_key_goes_out_as_a_bearer_unless_a_header_says_otherwise() {
+    let mut config = ProviderConfig::new(ProviderKind::Openai);
+    config.api_key = Some("k".to_owned().into());
+    let bearer = |config: &ProviderConfig| headers(config).unwrap().0[AUTHORIZATION].clone();
+    assert_eq!(bearer(&config), "Bearer k");
+    assert!(bearer(&config).is_sensitive(), "or it would be printed in logs");
+    config.headers.insert("Authorization".to_owned(), "Basic x".to_owned());
+    assert_eq!(bearer(&config), "Basic x");
+}

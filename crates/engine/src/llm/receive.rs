@@ -1,0 +1,110 @@
+//! Reading an answer to its end, and telling a complete one from one that broke off.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use reqwest::Response;
+use tokio::time::timeout;
+
+use super::ModelSink;
+use super::answer::{Bad, Partial};
+use super::config::ProviderKind;
+use super::exchange::Exchange;
+use super::failure::{Failure, root_cause};
+use super::openai::{self, Taken};
+use super::sse::{Decoder, Event, MAX_EVENT_BYTES};
+use crate::scope::{Cancelled, Point};
+
+/// How long the usage and the end mark may stay away once the model has said why it stopped. The answer is complete then,
+/// and some servers send neither and keep the connection open.
+const TAIL_WAIT: Duration = Duration::from_secs(5);
+
+impl Exchange<'_> {
+    /// Reads a stream to its end mark. Complete means: the model said why it stopped, or the server said that it is done.
+    pub(super) async fn receive(
+        &self,
+        mut response: Response,
+        partial: &mut Partial,
+        sink: &mut dyn ModelSink,
+    ) -> Result<(), Failure> {
+        let mut decoder = Decoder::default();
+        loop {
+            let chunk = match self.next(&mut response, partial).await? {
+                Ok(Some(chunk)) => chunk,
+                Ok(None) => return self.end(decoder, partial, sink),
+                // The model had said why it stopped: the answer is whole, however its connection ends.
+                Err(_) if partial.finish.is_some() => return Ok(()),
+                Err(failure) => return Err(failure),
+            };
+            let mut rest = &chunk[..];
+            while let Some(event) = decoder.next(&mut rest).map_err(|oversize| self.provider.oversize(oversize))? {
+                // A chunk may hold many events, and none may be told after a stop.
+                if self.scope.is_cancelled() {
+                    return Err(Cancelled.into());
+                }
+                if self.take(&event, partial, sink).map_err(|bad| self.provider.bad(bad))? == Taken::Done {
+                    return self.done(partial);
+                }
+            }
+        }
+    }
+
+    /// Reads an answer that is no stream although one was asked for.
+    pub(super) async fn receive_whole(
+        &self,
+        mut response: Response,
+        partial: &mut Partial,
+        sink: &mut dyn ModelSink,
+    ) -> Result<(), Failure> {
+        let mut body = Vec::new();
+        while let Some(chunk) = self.next(&mut response, partial).await?? {
+            body.extend_from_slice(&chunk);
+            if body.len() > MAX_EVENT_BYTES {
+                return Err(self.provider.unreadable(format!("a body of more than {MAX_EVENT_BYTES} bytes")));
+            }
+        }
+        match self.provider.kind {
+            ProviderKind::Openai | ProviderKind::Demo => openai::take_whole(&body, partial, sink),
+        }
+        .map_err(|bad| self.provider.bad(bad))?;
+        self.done(partial)
+    }
+
+    /// The next bytes, or the end. The outer error is a stop.
+    async fn next(
+        &self,
+        response: &mut Response,
+        partial: &Partial,
+    ) -> Result<Result<Option<Bytes>, Failure>, Cancelled> {
+        let idle = self.provider.idle_timeout;
+        let wait = if partial.finish.is_some() { idle.min(TAIL_WAIT) } else { idle };
+        let next = self.scope.race(Point::ModelStream, timeout(wait, response.chunk())).await?;
+        Ok(match next {
+            Ok(Ok(chunk)) => Ok(chunk),
+            Ok(Err(error)) => Err(self.provider.truncated(root_cause(&error))),
+            Err(_elapsed) => Err(self.provider.silent(wait)),
+        })
+    }
+
+    /// The server closed without an end mark. A last event counts when it is whole: some servers forget the blank line.
+    fn end(&self, decoder: Decoder, partial: &mut Partial, sink: &mut dyn ModelSink) -> Result<(), Failure> {
+        match decoder.rest().map(|event| self.take(&event, partial, sink)) {
+            Some(Ok(Taken::Done)) => self.done(partial),
+            Some(Err(bad @ Bad::Reported(_))) => Err(self.provider.bad(bad)),
+            _ if partial.finish.is_some() => Ok(()),
+            Some(Err(Bad::Unreadable(_))) => Err(self.provider.truncated("in the middle of an event")),
+            Some(Ok(Taken::More)) | None => Err(self.provider.truncated("the stream ended without an end mark")),
+        }
+    }
+
+    /// The server said that it is done.
+    fn done(&self, partial: &Partial) -> Result<(), Failure> {
+        if partial.begun { Ok(()) } else { Err(self.provider.truncated("it held nothing but its end mark")) }
+    }
+
+    fn take(&self, event: &Event, partial: &mut Partial, sink: &mut dyn ModelSink) -> Result<Taken, Bad> {
+        match self.provider.kind {
+            ProviderKind::Openai | ProviderKind::Demo => openai::take(event, partial, sink),
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! Refusals, retries, silence, and streams that break.
+
+use rstest::rstest;
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+
+use super::super::fake::{Fake, Step, counted, event, finish, plain, stream_head, text, word};
+use super::*;
+
+const SERVER_ERROR: &str = "500 Internal Server Error";
+
+#[tokio::test]
+async fn server_errors_are_tried_again_until_one_attempt_succeeds() {
+    let fake = Fake::start(vec![
+        plain(SERVER_ERROR, "", "oops"),
+        plain("408 Request Timeout", "", ""),
+        vec![Step::Close],
+        word("ok"),
+    ])
+    .await;
+    let bench = Bench::new(fake.base_url());
+    let mut sink = Recorder::default();
+    assert_eq!(bench.call(&mut sink).await.unwrap().text, "ok");
+    let delays: Vec<_> = sink.retries.iter().map(|(attempt, delay, _)| (*attempt, delay.as_millis())).collect();
+    assert_eq!(delays, [(1, 1), (2, 2), (3, 4)]);
+    let why = &sink.retries[0].2;
+    assert!(why.contains("HTTP 500") && why.contains("oops"), "{why}");
+    let ends: Vec<_> = bench.ledger().into_iter().map(|(kind, _, how)| (kind, how)).collect();
+    let (request, timer) = (ResourceKind::ModelRequest, ResourceKind::Timer);
+    let failed = [(request, "failed"), (timer, "finished")];
+    assert_eq!(ends, [&failed[..], &failed, &failed, &[(request, "finished")]].concat());
+    assert_eq!((sink.inputs.len(), sink.usages.len()), (4, 1), "refused attempts cost nothing");
+}
+
+#[tokio::test]
+async fn the_rule_of_retries_ends_them() {
+    let fake = Fake::start(vec![plain("503 Service Unavailable", "", "busy"); 3]).await;
+    let bench = Bench::with(fake.base_url(), |config| config.max_retries = 2);
+    let mut sink = Recorder::default();
+    let error = bench.call(&mut sink).await.unwrap_err();
+    let ModelError::Rejected { status: Some(503), retryable: true, .. } = error else { panic!("{error:?}") };
+    assert_eq!((sink.retries.len(), fake.requests().len(), sink.usages.len()), (2, 3, 0));
+    assert!(bench.is_idle());
+}
+
+#[tokio::test]
+async fn a_servers_wish_is_honoured() {
+    let refusal = plain("429 Too Many Requests", "retry-after: 0.05\r\n", "slow down");
+    let fake = Fake::start(vec![refusal, word("ok")]).await;
+    let mut sink = Recorder::default();
+    assert_eq!(Bench::new(fake.base_url()).call(&mut sink).await.unwrap().text, "ok");
+    let delays: Vec<_> = sink.retries.iter().map(|(_, delay, _)| delay.as_millis()).collect();
+    assert_eq!(delays, [50]);
+}
+
+#[rstest]
+#[case::bad_key("401 Unauthorized", r#"{"error":{"message":"no"}}"#, "check its API key")]
+#[case::no_money("429 Too Many Requests", r#"{"error":{"message":"no","code":"insufficient_quota"}}"#, "billing")]
+#[case::no_model("404 Not Found", r#"{"error":"no"}"#, "the model's name")]
+#[case::bad_request("400 Bad Request", "no", "settings")]
+#[case::redirect("307 Temporary Redirect", "no", "base_url")]
+#[tokio::test]
+async fn refusals_that_stay_are_not_tried_again(#[case] status: &str, #[case] body: &str, #[case] hint: &str) {
+    let fake = Fake::start(vec![plain(status, "location: http://127.0.0.1:1/\r\n", body)]).await;
+    let mut sink = Recorder::default();
+    let error = Bench::new(fake.base_url()).call(&mut sink).await.unwrap_err();
+    let ModelError::Rejected { message, retryable: false, .. } = &error else { panic!("{error:?}") };
+    assert_eq!(message, "no");
+    assert!(error.to_string().contains(hint), "{error}");
+    assert_eq!((sink.retries.len(), sink.usages.len()), (0, 0));
+}
+
+#[tokio::test]
+async fn too_long_a_conversation_is_told_from_other_refusals() {
+    let body = r#"{"error":{"message":"maximum context length is 8","code":"context_length_exceeded"}}"#;
+    let stream = vec![stream_head(), event(body), Step::Close];
+    let fake = Fake::start(vec![plain("400 Bad Request", "", body), stream]).await;
+    let bench = Bench::new(fake.base_url());
+    for _ in 0..2 {
+        let error = bench.call(&mut Recorder::default()).await.unwrap_err();
+        assert_eq!(error, ModelError::ContextOverflow { message: "maximum context length is 8".to_owned() });
+    }
+}
+
+#[tokio::test]
+async fn a_key_that_the_server_echoes_is_in_no_error() {
+    let body = r#"{"error":{"message":"bad key sk-hunter-2 or blue-hunter"}}"#;
+    let fake = Fake::start(vec![plain("401 Unauthorized", "", body)]).await;
+    let bench = Bench::with(fake.base_url(), |config| {
+        config.api_key = Some("sk-hunter-2".to_owned().into());
+        config.headers.insert("api-key".to_owned(), "blue-hunter".to_owned());
+        assert!(!format!("{config:?}").contains("hunter"));
+    });
+    let error = bench.call(&mut Recorder::default()).await.unwrap_err();
+    assert!(!format!("{error} {error:?} {:?}", bench.models).contains("hunter"), "{error:?}");
+    assert!(error.to_string().contains("bad key *** or ***"), "{error}");
+}
+
+#[tokio::test]
+async fn nobody_listening_is_unreachable_and_says_why() {
+    let free = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let bench = Bench::with(format!("http://user:pw@{free}/v1?key=k"), |config| config.max_retries = 1);
+    let mut sink = Recorder::default();
+    let error = bench.call(&mut sink).await.unwrap_err();
+    let ModelError::Unreachable { place, cause, .. } = error else { panic!("{error:?}") };
+    assert_eq!(place, format!("http://{free}/v1/chat/completions"), "without what may be secret");
+    assert!(cause.contains("refused"), "{cause}");
+    assert_eq!((sink.retries.len(), sink.usages.len()), (1, 0));
+}
+
+/// A listener whose queue is full: further connections get no answer.
+pub(super) async fn deaf() -> (TcpListener, Vec<TcpStream>) {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let listener = socket.listen(1).unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut queued = Vec::new();
+    while let Ok(Ok(stream)) = tokio::time::timeout(Duration::from_millis(100), TcpStream::connect(address)).await {
+        queued.push(stream);
+    }
+    (listener, queued)
+}
+
+#[tokio::test]
+async fn a_connection_that_does_not_stand_in_time_is_tried_again_and_costs_nothing() {
+    let (listener, _queued) = deaf().await;
+    let bench = Bench::with(format!("http://{}/v1", listener.local_addr().unwrap()), |config| {
+        config.connect_timeout_s = 0.05;
+        config.max_retries = 1;
+    });
+    let mut sink = Recorder::default();
+    let error = bench.call(&mut sink).await.unwrap_err();
+    assert!(matches!(error, ModelError::TimedOut { what: Wait::Connect, .. }), "{error:?}");
+    assert_eq!((sink.retries.len(), sink.usages.len()), (1, 0));
+}
+
+#[tokio::test]
+async fn silence_before_the_headers_is_tried_again_and_may_have_cost_something() {
+    let fake = Fake::start(vec![vec![], word("ok")]).await;
+    let bench = Bench::with(fake.base_url(), |config| config.header_timeout_s = 0.5);
+    let mut sink = Recorder::default();
+    assert_eq!(bench.call(&mut sink).await.unwrap().text, "ok");
+    fake.left(1).await;
+    assert!(sink.retries[0].2.contains("no answer within 500ms; raise header_timeout_s"), "{:?}", sink.retries);
+    assert_eq!(sink.usages.iter().map(|usage| usage.output_tokens).collect::<Vec<_>>(), [0, 1]);
+    assert!(sink.usages.iter().copied().all(estimated));
+}
+
+#[tokio::test]
+async fn silence_in_the_middle_is_not_tried_again() {
+    let fake = Fake::start(vec![vec![stream_head(), text("four chars"), counted(9, 1)]]).await;
+    let bench = Bench::with(fake.base_url(), |config| config.idle_timeout_s = 0.5);
+    let mut sink = Recorder::default();
+    let error = bench.call(&mut sink).await.unwrap_err();
+    assert!(matches!(error, ModelError::TimedOut { what: Wait::Idle, .. }), "{error:?}");
+    fake.left(1).await;
+    let cut = Usage { input_tokens: 9, output_tokens: 1, estimated: true };
+    assert_eq!((sink.retries.len(), sink.usages), (0, vec![cut]), "a count of a cut answer is an estimate");
+    assert_eq!(bench.ledger()[0].2, "failed");
+}
+
+#[rstest]
+#[case::in_an_event(vec![text("a"), Step::Send(b"data: {\"choices\":[{\"del".to_vec()), Step::Close])]
+#[case::in_the_reason(vec![text("a"), Step::Send(b"data: {\"choices\":[{\"finish_reason\":\"st".to_vec()), Step::Close])]
+#[case::between_events(vec![text("a"), Step::Close])]
+#[case::before_the_first(vec![Step::Close])]
+#[case::empty_reason(vec![text("a"), finish(""), Step::Close])]
+#[case::only_the_end_mark(vec![event("[DONE]"), Step::Close])]
+#[tokio::test]
+async fn a_stream_that_ends_too_early_is_truncated_and_never_tried_again(#[case] events: Vec<Step>) {
+    let fake = Fake::start(vec![[vec![stream_head()], events].concat()]).await;
+    let bench = Bench::new(fake.base_url());
+    let mut sink = Recorder::default();
+    let error = bench.call(&mut sink).await.unwrap_err();
+    assert!(matches!(error, ModelError::Truncated { .. }), "{error:?}");
+    assert_eq!((sink.retries.len(), fake.requests().len(), sink.usages.len()), (0, 1, 1));
+    assert_eq!(bench.ledger()[0].2, "failed");
+}
+
+#[tokio::test]
+async fn a_body_that_is_shorter_than_its_framing_says_is_truncated() {
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n20\r\ndata: ";
+    let fake = Fake::start(vec![vec![Step::Send(head.as_bytes().to_vec()), Step::Close]]).await;
+    let error = Bench::new(fake.base_url()).call(&mut Recorder::default()).await.unwrap_err();
+    assert!(matches!(error, ModelError::Truncated { .. }), "{error:?}");
+}
+
+#[rstest]
+#[case::object(event(r#"{"error":{"message":"overloaded","code":529}}"#), Some(529), true)]
+#[case::text(event(r#"{"error":"overloaded"}"#), None, false)]
+#[case::named(Step::Send(b"event: error\ndata: overloaded\n\n".to_vec()), None, false)]
+#[tokio::test]
+async fn an_error_inside_the_stream_ends_it(
+    #[case] report: Step,
+    #[case] status: Option<u16>,
+    #[case] retryable: bool,
+) {
+    let fake = Fake::start(vec![vec![stream_head(), text("a"), report]]).await;
+    let mut sink = Recorder::default();
+    let error = Bench::new(fake.base_url()).call(&mut sink).await.unwrap_err();
+    let expected =
+        ModelError::Rejected { provider: "p".to_owned(), status, message: "overloaded".to_owned(), retryable };
+    assert_eq!(error, expected);
+    fake.left(1).await;
+    assert_eq!((sink.text.as_str(), sink.retries.len(), sink.usages.len()), ("a", 0, 1));
+}
+
+#[rstest]
+#[case::not_json(vec![stream_head(), event("hello")])]
+#[case::wrong_shape(vec![stream_head(), event(r#"{"choices":7}"#)])]
+#[case::endless_line(vec![stream_head(), Step::Send(vec![b'x'; super::super::sse::MAX_LINE_BYTES + 1])])]
+#[case::web_page(plain("200 OK", "content-type: text/html\r\n", "<html>"))]
+#[case::other_json(plain("200 OK", "content-type: application/json\r\n", "[1]"))]
+#[tokio::test]
+async fn what_no_dialect_knows_is_unreadable(#[case] script: Vec<Step>) {
+    let fake = Fake::start(vec![script]).await;
+    let error = Bench::new(fake.base_url()).call(&mut Recorder::default()).await.unwrap_err();
+    assert!(matches!(error, ModelError::BadStream { .. }), "{error:?}");
+    fake.left(1).await;
+}
