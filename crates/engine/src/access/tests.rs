@@ -1,0 +1,227 @@
+//! Tests of access: tokens against a real store, the page's codes and cookies against a clock that is held still.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use super::*;
+
+struct House {
+    access: Access,
+    store: Store,
+    home: TempDir,
+}
+
+impl House {
+    async fn new() -> Self {
+        Self::in_home(tempfile::tempdir().unwrap()).await
+    }
+
+    async fn in_home(home: TempDir) -> Self {
+        let store = Store::open(home.path(), "quell.db").unwrap();
+        let access = Access::open(&home.path().join("token"), store.clone(), Clock::start()).await.unwrap();
+        Self { access, store, home }
+    }
+
+    async fn restarted(self) -> Self {
+        self.store.close().await;
+        Self::in_home(self.home).await
+    }
+
+    fn token_file(&self) -> PathBuf {
+        self.home.path().join("token")
+    }
+}
+
+fn named(name: &str, scope: Scope) -> Option<(Principal, Scope)> {
+    Some((Principal::parse(name).unwrap(), scope))
+}
+
+#[tokio::test]
+async fn the_first_start_makes_a_private_admin_token_and_later_ones_keep_it() {
+    let house = House::new().await;
+    let line = fs::read_to_string(house.token_file()).unwrap();
+    let token = line.strip_suffix('\n').unwrap().to_string();
+    assert!(token.starts_with("quell_") && token.len() == 6 + 64, "{token}");
+    assert_eq!(fs::metadata(house.token_file()).unwrap().permissions().mode() & 0o777, 0o600);
+    assert!(!house.home.path().join("token.new").exists());
+    assert_eq!(house.access.authenticate(&token), named("admin", Scope::Admin));
+    let house = house.restarted().await;
+    assert_eq!(fs::read_to_string(house.token_file()).unwrap(), line);
+    assert_eq!(house.access.authenticate(&token), named("admin", Scope::Admin));
+}
+
+#[tokio::test]
+async fn what_is_no_token_is_nobody() {
+    let house = House::new().await;
+    let token = fs::read_to_string(house.token_file()).unwrap();
+    for wrong in ["", " ", "quell_", "admin", token.as_str(), &token.trim().to_uppercase(), &token[..69]] {
+        assert_eq!(house.access.authenticate(wrong), None, "{wrong:?}");
+    }
+    assert!(house.access.authenticate(token.trim()).is_some());
+}
+
+#[tokio::test]
+async fn a_token_file_of_no_use_is_refused_with_its_remedy() {
+    let store_home = tempfile::tempdir().unwrap();
+    let store = Store::open(store_home.path(), "quell.db").unwrap();
+    let file = store_home.path().join("token");
+    let long = "x".repeat(5000);
+    for (content, word) in
+        [("", "empty"), ("\n \n", "empty"), ("two words", "one line"), ("a\nb", "one line"), (&long, "too long")]
+    {
+        fs::write(&file, content).unwrap();
+        let error = Access::open(&file, store.clone(), Clock::start()).await.unwrap_err();
+        assert!(matches!(error, AccessError::TokenFile { .. }), "{error:?}");
+        assert!(error.to_string().contains(word), "{error}");
+        assert_eq!(fs::read_to_string(&file).unwrap(), content, "the file was changed");
+    }
+    fs::write(&file, "my-own-token\n").unwrap();
+    let access = Access::open(&file, store, Clock::start()).await.unwrap();
+    assert_eq!(access.authenticate("my-own-token"), named("admin", Scope::Admin));
+}
+
+#[tokio::test]
+async fn a_draft_that_a_crash_left_is_in_nobodys_way() {
+    let home = tempfile::tempdir().unwrap();
+    fs::write(home.path().join("token.new"), "half a tok").unwrap();
+    let house = House::in_home(home).await;
+    assert!(fs::read_to_string(house.token_file()).unwrap().starts_with("quell_"));
+    assert_eq!(fs::metadata(house.token_file()).unwrap().permissions().mode() & 0o777, 0o600);
+}
+
+#[tokio::test]
+async fn a_token_works_at_once_survives_a_restart_and_is_stored_as_a_hash() {
+    let house = House::new().await;
+    let secret = house.access.create_token("ci", Scope::Write).await.unwrap();
+    let secret = secret.expose_secret();
+    assert_eq!(house.access.authenticate(secret), named("ci", Scope::Write));
+    let house = house.restarted().await;
+    assert_eq!(house.access.authenticate(secret), named("ci", Scope::Write));
+    let rows = house.access.list_tokens().await.unwrap();
+    assert_eq!(rows.iter().map(|row| (row.name.as_str(), row.scope)).collect::<Vec<_>>(), [("ci", Scope::Write)]);
+    house.store.close().await;
+    for entry in fs::read_dir(house.home.path()).unwrap() {
+        let bytes = fs::read(entry.unwrap().path()).unwrap();
+        let holds = |needle: &[u8]| bytes.windows(needle.len()).any(|window| window == needle);
+        assert!(!holds(secret.as_bytes()) && !holds(&secret.as_bytes()[6..]), "the secret is on the disk");
+    }
+}
+
+#[tokio::test]
+async fn a_revoked_token_stops_working_at_once_and_for_good() {
+    let house = House::new().await;
+    let kept = house.access.create_token("kept", Scope::Read).await.unwrap();
+    let revoked = house.access.create_token("bot", Scope::Read).await.unwrap();
+    let (principal, scope) = house.access.authenticate(revoked.expose_secret()).unwrap();
+    let cookie = house.access.issue_cookie(principal, scope).unwrap();
+    assert_eq!(house.access.revoke_token("bot").await, Ok(true));
+    assert_eq!(house.access.authenticate(revoked.expose_secret()), None);
+    assert_eq!(house.access.cookie(cookie.expose_secret()), None);
+    assert_eq!(house.access.revoke_token("bot").await, Ok(false));
+    let again = house.access.create_token("bot", Scope::Write).await.unwrap();
+    assert_eq!(house.access.authenticate(revoked.expose_secret()), None);
+    let house = house.restarted().await;
+    assert_eq!(house.access.authenticate(revoked.expose_secret()), None);
+    assert_eq!(house.access.authenticate(kept.expose_secret()), named("kept", Scope::Read));
+    assert_eq!(house.access.authenticate(again.expose_secret()), named("bot", Scope::Write));
+}
+
+#[tokio::test]
+async fn a_revoked_token_is_dead_although_the_database_is() {
+    let house = House::new().await;
+    let secret = house.access.create_token("bot", Scope::Read).await.unwrap();
+    house.store.clone().close().await;
+    assert_eq!(house.access.revoke_token("bot").await, Err(AccessError::Store(StoreError::Closed)));
+    assert_eq!(house.access.authenticate(secret.expose_secret()), None);
+}
+
+#[tokio::test]
+async fn a_token_that_was_not_written_does_not_work() {
+    let house = House::new().await;
+    let first = house.access.create_token("ci", Scope::Read).await.unwrap();
+    let taken = house.access.create_token("ci", Scope::Admin).await.unwrap_err();
+    assert_eq!(taken, AccessError::Store(StoreError::NameTaken("ci".into())));
+    assert_eq!(house.access.authenticate(first.expose_secret()), named("ci", Scope::Read));
+    assert_eq!(house.access.tokens().len(), 1);
+}
+
+#[tokio::test]
+async fn names_that_could_be_taken_for_somebody_else_are_refused() {
+    let house = House::new().await;
+    for name in ["", "admin", "telegram:42", "a b", "a/b", "ü", &"x".repeat(65)] {
+        let refused = house.access.create_token(name, Scope::Read).await;
+        assert!(matches!(refused, Err(AccessError::BadName { .. })), "{name}");
+    }
+    assert!(house.access.create_token(&"x".repeat(64), Scope::Read).await.is_ok());
+    assert!(house.access.create_token("Admin", Scope::Read).await.is_ok());
+}
+
+#[tokio::test]
+async fn trying_to_revoke_the_admin_signs_nobody_out() {
+    let house = House::new().await;
+    let (principal, scope) = named("admin", Scope::Admin).unwrap();
+    let cookie = house.access.issue_cookie(principal, scope).unwrap();
+    assert_eq!(house.access.revoke_token("admin").await, Ok(false));
+    assert_eq!(house.access.cookie(cookie.expose_secret()), named("admin", Scope::Admin));
+}
+
+#[tokio::test]
+async fn a_sign_in_code_works_once_and_for_ten_minutes() {
+    let house = House::new().await;
+    tokio::time::pause();
+    let code = house.access.issue_login().unwrap();
+    assert_eq!(house.access.redeem_login("guess"), None);
+    tokio::time::advance(Duration::from_secs(600)).await;
+    assert_eq!(house.access.redeem_login(code.expose_secret()), named("admin", Scope::Admin));
+    assert_eq!(house.access.redeem_login(code.expose_secret()), None);
+    let late = house.access.issue_login().unwrap();
+    tokio::time::advance(Duration::from_secs(601)).await;
+    assert_eq!(house.access.redeem_login(late.expose_secret()), None);
+    // Neither a code nor a cookie is a token, nor the other.
+    let code = house.access.issue_login().unwrap();
+    assert_eq!(house.access.authenticate(code.expose_secret()), None);
+    assert_eq!(house.access.cookie(code.expose_secret()), None);
+}
+
+#[tokio::test]
+async fn a_cookie_works_until_it_is_logged_out_or_old() {
+    let house = House::new().await;
+    tokio::time::pause();
+    let (principal, _) = named("anna", Scope::Write).unwrap();
+    let cookie = house.access.issue_cookie(principal.clone(), Scope::Write).unwrap();
+    let other = house.access.issue_cookie(principal, Scope::Write).unwrap();
+    assert_eq!(house.access.cookie(cookie.expose_secret()), named("anna", Scope::Write));
+    house.access.log_out(cookie.expose_secret());
+    assert_eq!(house.access.cookie(cookie.expose_secret()), None);
+    tokio::time::advance(Duration::from_secs(30 * 86400)).await;
+    assert_eq!(house.access.cookie(other.expose_secret()), named("anna", Scope::Write));
+    tokio::time::advance(Duration::from_secs(1)).await;
+    assert_eq!(house.access.cookie(other.expose_secret()), None);
+}
+
+#[tokio::test]
+async fn signing_in_cannot_fill_the_memory() {
+    let house = House::new().await;
+    tokio::time::pause();
+    let first = house.access.issue_login().unwrap();
+    for _ in 0..1024 {
+        tokio::time::advance(Duration::from_millis(1)).await;
+        house.access.issue_login().unwrap();
+    }
+    let last = house.access.issue_login().unwrap();
+    assert_eq!(house.access.redeem_login(first.expose_secret()), None);
+    assert!(house.access.redeem_login(last.expose_secret()).is_some());
+}
+
+#[test]
+fn scopes_say_what_a_caller_may() {
+    let caller = |scope| Caller { principal: Principal::parse("anna").unwrap(), scope, surface: Surface::Http };
+    let rights = |scope| (caller(scope).may_write(), caller(scope).is_admin(), caller(scope).who().admin);
+    assert_eq!(rights(Scope::Read), (false, false, false));
+    assert_eq!(rights(Scope::Write), (true, false, false));
+    assert_eq!(rights(Scope::Admin), (true, true, true));
+    assert_eq!(caller(Scope::Read).who().principal.as_str(), "anna");
+}

@@ -1,0 +1,125 @@
+//! The database: what was accepted, what was said, who may ask. It knows neither turns nor views from the inside; it keeps
+//! their JSON.
+//!
+//! One thread writes and commits whatever is queued at once; a few threads read. An operation is a value that is handed to
+//! a thread, so a caller that leaves never leaves half an operation behind.
+
+mod cursor;
+mod error;
+mod history;
+mod hold;
+mod inspect;
+mod lock;
+mod reader;
+mod rows;
+mod runs;
+mod schema;
+mod sessions;
+#[cfg(test)]
+mod tests;
+mod threads;
+mod tokens;
+mod writer;
+
+use std::fmt;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use rusqlite::Connection;
+use tokio::sync::mpsc;
+
+pub use error::StoreError;
+pub use inspect::{Inspection, inspect};
+pub use lock::Holder;
+pub use rows::{AcceptedRow, Past, RunFilter, RunRow, SessionFilter, StoredSession, StoredState, StoredToken};
+
+use lock::DirectoryLock;
+use reader::Read;
+use threads::Threads;
+use writer::Write;
+
+/// Operations that may wait for a thread before callers have to wait for room. More than there are runs in flight, so
+/// that handing over a write does not wait in practice.
+const QUEUE: usize = 1024;
+
+/// Threads that read.
+const READERS: usize = 2;
+
+/// The database of one data directory. Clones are the same store.
+///
+/// # Cancel safety
+/// Every operation is handed to a thread as soon as its future is polled and the queue has room. From then on it is done
+/// whether or not anybody waits for its answer; before, it is not done at all. An answered write is durable.
+#[derive(Clone)]
+pub struct Store(Arc<Inner>);
+
+struct Inner {
+    writer: Threads<Box<dyn Write>>,
+    readers: Threads<Read>,
+}
+
+impl Store {
+    /// Opens the database `file` of a data directory, which is created when it does not exist, and brings it to the newest
+    /// schema. The directory is locked until the store is closed or dropped.
+    ///
+    /// # Errors
+    /// [`StoreError`] says who holds the directory, or what is wrong with the file.
+    pub fn open(data_dir: &Path, file: &str) -> Result<Self, StoreError> {
+        schema::create_directory(data_dir)?;
+        let lock = DirectoryLock::take(data_dir)?;
+        let path = data_dir.join(file);
+        let connection = schema::open_writer(&path)?;
+        let (to_readers, reads) = mpsc::channel(QUEUE);
+        let reads: reader::Queue = Arc::new(Mutex::new(reads));
+        let mut readers = Vec::with_capacity(READERS);
+        for _ in 0..READERS {
+            let (connection, reads) = (schema::open_reader(&path)?, Arc::clone(&reads));
+            readers.push(move || reader::run(connection, &reads));
+        }
+        let (to_writer, writes) = mpsc::channel(QUEUE);
+        let write = move || {
+            writer::run(connection, writes);
+            drop(lock);
+        };
+        let readers = Threads::start("quell-store-r", to_readers, readers)?;
+        let writer = Threads::start("quell-store-w", to_writer, vec![write])?;
+        Ok(Self(Arc::new(Inner { writer, readers })))
+    }
+
+    /// Finishes what is queued, empties the log into the file, ends the threads and unlocks the directory. Operations of
+    /// other clones are refused from now on.
+    ///
+    /// # Cancel safety
+    /// Safe: what was begun goes on by itself. Dropped before its first poll it does nothing.
+    pub async fn close(self) {
+        // Readers first, so that the writer is the last one and can leave a single file behind.
+        self.0.readers.close().await;
+        self.0.writer.close().await;
+    }
+
+    async fn write<T, F>(&self, work: F) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: FnMut(&Connection) -> rusqlite::Result<T> + Send + 'static,
+    {
+        let (write, answer) = writer::asked(work);
+        self.0.writer.send(write).await?;
+        answer.await.map_err(|_| StoreError::Closed)?
+    }
+
+    async fn read<T, F>(&self, work: F) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+    {
+        let (read, answer) = reader::asked(work);
+        self.0.readers.send(read).await?;
+        answer.await.map_err(|_| StoreError::Closed)?
+    }
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Store")
+    }
+}

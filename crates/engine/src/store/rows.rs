@@ -1,0 +1,110 @@
+//! What goes into the store and comes out of it.
+
+use quell_protocol::api::TokenRow;
+use quell_protocol::{AgentId, Principal, RunId, SessionKey};
+
+/// How far the store knows a run to be. It never goes back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StoredState {
+    /// Accepted and not started.
+    Accepted,
+    /// Started and not ended.
+    Started,
+    /// Over; its view has the receipt.
+    Ended,
+    /// Its text went into another run, and it never was one of its own.
+    Steered {
+        /// That run.
+        into: RunId,
+    },
+}
+
+/// A run as it is stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunRow {
+    /// Its id.
+    pub id: RunId,
+    /// Its session.
+    pub session: SessionKey,
+    /// The agent that runs.
+    pub agent: AgentId,
+    /// Who asked.
+    pub principal: Principal,
+    /// Hash of what a repeat with the same id must agree in.
+    pub fingerprint: String,
+    /// How far it is.
+    pub state: StoredState,
+    /// RFC 3339.
+    pub accepted_at: String,
+    /// JSON of the protocol's `RunView` at its last write.
+    pub view: String,
+}
+
+/// Answer to the acceptance of a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AcceptedRow {
+    /// The run is in the database now.
+    New,
+    /// A run of that id was there; nothing was written.
+    Existing(RunRow),
+}
+
+/// Which runs to list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunFilter {
+    /// Only those of this session.
+    pub session: Option<SessionKey>,
+    /// Only those of this principal.
+    pub principal: Option<Principal>,
+    /// Most rows to answer.
+    pub limit: usize,
+    /// Where the page before ended; `None` for the first.
+    pub cursor: Option<String>,
+}
+
+/// Which sessions to list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SessionFilter {
+    /// Only those whose key or agent holds this text, in either case of ASCII.
+    pub search: Option<String>,
+    /// Most rows to answer.
+    pub limit: usize,
+    /// Where the page before ended; `None` for the first.
+    pub cursor: Option<String>,
+}
+
+/// A session as it is stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredSession {
+    /// Its key.
+    pub key: SessionKey,
+    /// The agent of its last run.
+    pub agent: AgentId,
+    /// RFC 3339: when its first run was accepted.
+    pub created_at: String,
+    /// RFC 3339: when its last run was accepted.
+    pub last_used_at: String,
+    /// Sealed turns after the last reset.
+    pub turns: u64,
+}
+
+/// A piece of a session's past, for people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Past {
+    /// A sealed turn, as it was stored.
+    Turn(String),
+    /// The session was reset here: the model sees nothing from before.
+    Reset {
+        /// RFC 3339.
+        at: String,
+    },
+}
+
+/// A token with the hash of its secret.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredToken {
+    /// What people may see of it.
+    pub row: TokenRow,
+    /// SHA-256 of the secret, hexadecimal.
+    pub sha256: String,
+}

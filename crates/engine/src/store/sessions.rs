@@ -1,0 +1,76 @@
+//! Sessions: made by their first run, listed by their last one.
+
+use quell_protocol::{AgentId, SessionKey};
+use rusqlite::{Connection, OptionalExtension, Row, params};
+
+use super::cursor::{Listing, ask_for};
+use super::runs::id;
+use super::{SessionFilter, Store, StoreError, StoredSession};
+
+impl Store {
+    /// A session.
+    ///
+    /// # Errors
+    /// [`StoreError`] when it could not be read.
+    ///
+    /// # Cancel safety
+    /// Safe: it only reads.
+    pub async fn session(&self, key: SessionKey) -> Result<Option<StoredSession>, StoreError> {
+        self.read(move |db| {
+            let sql = "SELECT key, agent, created_at, last_used_at, turns FROM sessions WHERE key = ?1";
+            db.prepare_cached(sql)?.query_row([key.as_str()], session_row).optional()
+        })
+        .await
+    }
+
+    /// Sessions, the one used last first, and the cursor of the next page.
+    ///
+    /// # Errors
+    /// [`StoreError`] when they could not be read, or the cursor is not one.
+    ///
+    /// # Cancel safety
+    /// Safe: it only reads.
+    pub async fn sessions(&self, filter: SessionFilter) -> Result<(Vec<StoredSession>, Option<String>), StoreError> {
+        let before = Listing::Sessions.before(filter.cursor.as_deref())?;
+        let limit = filter.limit;
+        let rows = self.read(move |db| list(db, &filter, before)).await?;
+        Ok(Listing::Sessions.page(rows, limit))
+    }
+
+    /// Deletes a session with its turns and runs. False when there is no such session.
+    ///
+    /// # Errors
+    /// [`StoreError`] when it could not be written.
+    ///
+    /// # Cancel safety
+    /// Safe, as [`Store`] says.
+    pub async fn delete_session(&self, key: SessionKey) -> Result<bool, StoreError> {
+        // Turns and runs go with it by their foreign keys.
+        self.write(move |db| {
+            let deleted = db.prepare_cached("DELETE FROM sessions WHERE key = ?1")?.execute([key.as_str()])?;
+            Ok(deleted > 0)
+        })
+        .await
+    }
+}
+
+fn list(db: &Connection, filter: &SessionFilter, before: i64) -> rusqlite::Result<Vec<(i64, StoredSession)>> {
+    let sql = "SELECT key, agent, created_at, last_used_at, turns, last_run FROM sessions
+               WHERE last_run < ?1 AND (instr(lower(key), lower(?2)) OR instr(lower(agent), lower(?2)))
+               ORDER BY last_run DESC LIMIT ?3";
+    let search = filter.search.as_deref().unwrap_or_default();
+    let mut statement = db.prepare_cached(sql)?;
+    let rows = statement
+        .query_map(params![before, search, ask_for(filter.limit)], |row| Ok((row.get(5)?, session_row(row)?)))?;
+    rows.collect()
+}
+
+fn session_row(row: &Row<'_>) -> rusqlite::Result<StoredSession> {
+    Ok(StoredSession {
+        key: id(row, 0, SessionKey::parse)?,
+        agent: id(row, 1, AgentId::parse)?,
+        created_at: row.get(2)?,
+        last_used_at: row.get(3)?,
+        turns: u64::from(row.get::<_, u32>(4)?),
+    })
+}

@@ -1,0 +1,70 @@
+//! Tests of the store against real files.
+
+mod history;
+mod lists;
+mod opening;
+mod trouble;
+mod writing;
+
+use quell_protocol::{AgentId, Principal, RunId, SessionKey};
+use tempfile::TempDir;
+
+use super::{AcceptedRow, RunFilter, RunRow, SessionFilter, Store, StoredState};
+
+const FILE: &str = "quell.db";
+
+/// A new store and the directory it lives in.
+fn fresh() -> (Store, TempDir) {
+    let home = tempfile::tempdir().unwrap();
+    (open(&home), home)
+}
+
+fn open(home: &TempDir) -> Store {
+    Store::open(home.path(), FILE).unwrap()
+}
+
+fn run_id(text: &str) -> RunId {
+    RunId::parse(text).unwrap()
+}
+
+fn key(text: &str) -> SessionKey {
+    SessionKey::parse(text).unwrap()
+}
+
+/// A run as it is accepted.
+fn row(id: &str, session: &str) -> RunRow {
+    RunRow {
+        id: run_id(id),
+        session: key(session),
+        agent: AgentId::parse("main").unwrap(),
+        principal: Principal::parse("admin").unwrap(),
+        fingerprint: format!("hash of {id}"),
+        state: StoredState::Accepted,
+        accepted_at: "2026-11-20T10:00:00.000000Z".into(),
+        view: format!("accepted {id}"),
+    }
+}
+
+async fn accept(store: &Store, id: &str, session: &str) {
+    assert_eq!(store.accept_run(row(id, session)).await, Ok(AcceptedRow::New));
+}
+
+/// A run with its whole life behind it.
+async fn live(store: &Store, id: &str, session: &str) {
+    accept(store, id, session).await;
+    store.start_run(run_id(id), format!("started {id}")).await.unwrap();
+    store.append_turn(key(session), run_id(id), format!("turn {id}"), format!("ending {id}")).await.unwrap();
+    store.end_run(run_id(id), format!("ended {id}")).await.unwrap();
+}
+
+fn all_runs() -> RunFilter {
+    RunFilter { session: None, principal: None, limit: 100, cursor: None }
+}
+
+fn all_sessions() -> SessionFilter {
+    SessionFilter { search: None, limit: 100, cursor: None }
+}
+
+fn ids(rows: &[RunRow]) -> Vec<&str> {
+    rows.iter().map(|row| row.id.as_str()).collect()
+}

@@ -1,0 +1,87 @@
+//! Tokens: a name, what it may do, and the hash of a secret that nobody but its owner has.
+
+use quell_protocol::api::{Scope, TokenRow};
+use rusqlite::{OptionalExtension, Row};
+
+use super::runs::unfit;
+use super::{Store, StoreError, StoredToken};
+
+impl Store {
+    /// Keeps a new token. `sha256` is the hash of its secret, hexadecimal.
+    ///
+    /// # Errors
+    /// [`StoreError::NameTaken`] when there is one of that name; others when it could not be written.
+    ///
+    /// # Cancel safety
+    /// Safe, as [`Store`] says.
+    pub async fn create_token(&self, row: TokenRow, sha256: String) -> Result<(), StoreError> {
+        let name = row.name.clone();
+        let inserted = self.write(move |db| {
+            let sql = "INSERT INTO tokens (name, scope, created_at, sha256) VALUES (?1, ?2, ?3, ?4)
+                       ON CONFLICT (name) DO NOTHING";
+            db.prepare_cached(sql)?.execute([&row.name, word(row.scope), &row.created_at, &sha256])
+        });
+        if inserted.await? > 0 { Ok(()) } else { Err(StoreError::NameTaken(name)) }
+    }
+
+    /// All tokens by name.
+    ///
+    /// # Errors
+    /// [`StoreError`] when they could not be read.
+    ///
+    /// # Cancel safety
+    /// Safe: it only reads.
+    pub async fn list_tokens(&self) -> Result<Vec<StoredToken>, StoreError> {
+        self.read(|db| {
+            let sql = "SELECT name, scope, created_at, sha256 FROM tokens ORDER BY name";
+            db.prepare_cached(sql)?.query_map([], token_row)?.collect()
+        })
+        .await
+    }
+
+    /// The token whose secret has this hash.
+    ///
+    /// # Errors
+    /// [`StoreError`] when it could not be read.
+    ///
+    /// # Cancel safety
+    /// Safe: it only reads.
+    pub async fn find_token(&self, sha256: String) -> Result<Option<TokenRow>, StoreError> {
+        self.read(move |db| {
+            let sql = "SELECT name, scope, created_at, sha256 FROM tokens WHERE sha256 = ?1";
+            db.prepare_cached(sql)?.query_row([sha256], |row| token_row(row).map(|token| token.row)).optional()
+        })
+        .await
+    }
+
+    /// Forgets a token. False when there is none of that name.
+    ///
+    /// # Errors
+    /// [`StoreError`] when it could not be written; then the token is still there.
+    ///
+    /// # Cancel safety
+    /// Safe, as [`Store`] says.
+    pub async fn revoke_token(&self, name: String) -> Result<bool, StoreError> {
+        self.write(move |db| Ok(db.prepare_cached("DELETE FROM tokens WHERE name = ?1")?.execute([&name])? > 0)).await
+    }
+}
+
+fn word(scope: Scope) -> &'static str {
+    match scope {
+        Scope::Read => "read",
+        Scope::Write => "write",
+        Scope::Admin => "admin",
+    }
+}
+
+fn token_row(row: &Row<'_>) -> rusqlite::Result<StoredToken> {
+    let scope: String = row.get(1)?;
+    let scope = match scope.as_str() {
+        "read" => Scope::Read,
+        "write" => Scope::Write,
+        "admin" => Scope::Admin,
+        other => return Err(unfit(1, format!("{other} is not a scope"))),
+    };
+    let token = TokenRow { name: row.get(0)?, scope, created_at: row.get(2)? };
+    Ok(StoredToken { row: token, sha256: row.get(3)? })
+}
