@@ -1,0 +1,187 @@
+//! The `shell` tool: `sh -c COMMAND` in the workdir, under a warden.
+//!
+//! It is no sandbox: the command may do what the daemon's user may do. Only where it starts is confined to the workdir.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use quell_protocol::CallEnd;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::arguments::{self, Arguments};
+use super::{ToolOutput, Workbench};
+use crate::llm::ToolSpec;
+use crate::proc::{CommandSpec, ProcessEnd, ProcessHow, ProcessStop, RUN_ID_VARIABLE, SpawnError};
+use crate::scope::Cancelled;
+
+/// Arguments of `shell`.
+#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ShellArgs {
+    /// The command, for `sh -c`.
+    pub command: String,
+    /// Directory to run in, relative to the working directory and inside it.
+    #[serde(default)]
+    pub cwd: Option<PathBuf>,
+    /// Seconds after which the command is ended.
+    #[serde(default)]
+    pub timeout_s: Option<f64>,
+    /// Keep the command running after the call. Not available yet.
+    #[serde(default)]
+    pub background: bool,
+}
+
+/// The tool's name.
+pub(super) const NAME: &str = "shell";
+
+impl Arguments for ShellArgs {
+    const NAME: &'static str = NAME;
+    const ABOUT: &'static str = "Runs a command with `sh -c` in the working directory and returns what it printed and how it ended. Whatever it \
+                                 leaves running is ended when it returns.";
+    const EXAMPLE: &'static str = r#"{"command": "ls -la", "timeout_s": 60}"#;
+}
+
+/// The tool as the model sees it.
+pub(super) fn spec() -> ToolSpec {
+    arguments::spec::<ShellArgs>()
+}
+
+/// Runs a command. Whatever goes wrong is in the output, for the model to read; a stop too, with what was printed until then.
+///
+/// # Cancel safety
+/// As [`crate::proc::Wardens::run`]: dropping it stops the command, and the run's scope waits for its last process.
+pub(super) async fn call(given: &Value, cx: &mut Workbench<'_>) -> Result<ToolOutput, Cancelled> {
+    let args = match arguments::parse::<ShellArgs>(given) {
+        Ok(args) => args,
+        Err(problem) => return Ok(ToolOutput::error(problem)),
+    };
+    let timeout_s = args.timeout_s;
+    let command = match command(args, cx) {
+        Ok(command) => command,
+        Err(problem) => return Ok(ToolOutput::error(problem)),
+    };
+    match cx.wardens.run(&command, cx.scope, cx.sink).await {
+        Ok(end) => Ok(ToolOutput { end: call_end(&end), text: describe(&end, timeout_s) }),
+        Err(SpawnError::Cancelled(_)) => Err(Cancelled),
+        Err(error) => Ok(ToolOutput::error(refusal(&error))),
+    }
+}
+
+fn command(args: ShellArgs, cx: &Workbench<'_>) -> Result<CommandSpec, String> {
+    if args.background {
+        return Err(
+            "`background: true` is not available yet; without it, processes that a command leaves behind are ended \
+                    when the call returns"
+                .to_owned(),
+        );
+    }
+    if args.command.contains('\0') {
+        return Err("`command` must not contain a NUL character".to_owned());
+    }
+    let timeout = args.timeout_s.map(|seconds| match Duration::try_from_secs_f64(seconds) {
+        Ok(timeout) if !timeout.is_zero() => Ok(timeout),
+        _ => Err(format!("`timeout_s` must be a positive number of seconds, not {seconds}")),
+    });
+    let mut env = cx.environment.to_vec();
+    env.push((RUN_ID_VARIABLE.into(), cx.run.as_str().into()));
+    Ok(CommandSpec {
+        argv: vec!["sh".into(), "-c".into(), args.command.clone().into()],
+        label: args.command,
+        cwd: confine(cx.workdir, args.cwd.as_deref())?,
+        env,
+        timeout: timeout.transpose()?,
+        output_limit: cx.output_limit,
+        isolate: cx.isolate,
+    })
+}
+
+/// The directory to run in, if it lies in the workdir after every symbolic link is followed.
+fn confine(workdir: &Path, cwd: Option<&Path>) -> Result<PathBuf, String> {
+    let Some(cwd) = cwd else { return Ok(workdir.to_owned()) };
+    let real = |path: &Path| path.canonicalize().map_err(|error| format!("`cwd` {}: {error}", cwd.display()));
+    let (inside, outside) = (real(&workdir.join(cwd))?, real(workdir)?);
+    if !inside.starts_with(&outside) {
+        return Err(format!("`cwd` {} is outside the working directory", cwd.display()));
+    }
+    if !inside.is_dir() {
+        return Err(format!("`cwd` {} is not a directory", cwd.display()));
+    }
+    Ok(inside)
+}
+
+fn call_end(end: &ProcessEnd) -> CallEnd {
+    match end.why {
+        ProcessStop::Stopped => CallEnd::Stopped,
+        ProcessStop::Own if end.code == Some(0) => CallEnd::Ok,
+        ProcessStop::Own | ProcessStop::TimedOut | ProcessStop::WardenLost => CallEnd::Error,
+    }
+}
+
+/// What the model reads: the output first, then how it ended.
+fn describe(end: &ProcessEnd, timeout_s: Option<f64>) -> String {
+    let mut text = end.output.text();
+    if !text.is_empty() && !text.ends_with('\n') {
+        text.push('\n');
+    }
+    // Writing to a string cannot fail.
+    let _ = write!(text, "[{}", verdict(end, timeout_s));
+    if end.left_behind > 0 {
+        let _ = write!(
+            text,
+            "; {} it left running {} ended: nothing stays alive when a call returns, and `background: true`, \
+             which servers will need, is not available yet",
+            processes(end.left_behind),
+            if end.left_behind == 1 { "was" } else { "were" },
+        );
+    }
+    for leftover in &end.leftovers {
+        let _ = write!(text, "; could not end {leftover}");
+    }
+    text.push(']');
+    text
+}
+
+fn verdict(end: &ProcessEnd, timeout_s: Option<f64>) -> String {
+    let by = match end.how {
+        ProcessHow::Exited => "it exited",
+        ProcessHow::Term => "ended by SIGTERM",
+        ProcessHow::Kill => "ended by SIGKILL",
+    };
+    match end.why {
+        ProcessStop::Own => outcome(end),
+        ProcessStop::Stopped => format!("stopped by request, {by}; it may have had effects already"),
+        ProcessStop::TimedOut => {
+            let limit = timeout_s.map(|seconds| format!(" after {seconds} s")).unwrap_or_default();
+            format!("timed out{limit}, {by}; it may have had effects already")
+        }
+        ProcessStop::WardenLost => {
+            "its supervising process was killed, and the command with it; it may have had effects already".to_owned()
+        }
+    }
+}
+
+fn outcome(end: &ProcessEnd) -> String {
+    match (end.code, end.signal) {
+        (Some(code), _) => format!("exit code {code}"),
+        (None, Some(signal)) => format!("ended by signal {signal}"),
+        (None, None) => "it ended in an unknown way".to_owned(),
+    }
+}
+
+fn processes(count: u32) -> String {
+    if count == 1 { "1 process".to_owned() } else { format!("{count} processes") }
+}
+
+/// An error with its causes, in one line.
+fn refusal(error: &SpawnError) -> String {
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        let _ = write!(text, ": {error}");
+        cause = error.source();
+    }
+    text
+}

@@ -1,0 +1,178 @@
+//! The tools as the agent loop sees them: called through the toolbox, in a scope, on a real file system.
+
+mod confinement;
+mod fetching;
+mod files;
+mod listing;
+mod stopping;
+
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use quell_kernel::StopTimes;
+use quell_protocol::{CallEnd, RunId, ToolOutputStream};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::*;
+use crate::clock::Clock;
+use crate::proc::WardenExe;
+use crate::scope::Probe;
+
+/// Long enough for the slowest machine; nothing waits for it to pass.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A workdir with something outside of it, a toolbox, and a scope.
+struct Bench {
+    dir: TempDir,
+    toolbox: Toolbox,
+    scope: Scope,
+    limit: usize,
+}
+
+struct NoOutput;
+
+impl OutputSink for NoOutput {
+    fn output(&mut self, _: ToolOutputStream, text: &str) {
+        panic!("these tools print nothing, got {text:?}");
+    }
+}
+
+impl Bench {
+    fn new() -> Self {
+        Self::with(ToolSettings::default())
+    }
+
+    fn with(settings: ToolSettings) -> Self {
+        let dir = TempDir::new().unwrap();
+        std::fs::create_dir(dir.path().join("work")).unwrap();
+        std::fs::write(dir.path().join("secret"), "outside").unwrap();
+        let scope = Scope::new(Clock::start(), Probe::default());
+        Self { dir, toolbox: Toolbox::new(settings), scope, limit: 10_000 }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join("work").join(name)
+    }
+
+    fn put(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.path(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, content).unwrap();
+        path
+    }
+
+    fn get(&self, name: &str) -> String {
+        std::fs::read_to_string(self.path(name)).unwrap()
+    }
+
+    async fn try_call(&self, tool: &str, given: Value) -> Result<ToolOutput, Cancelled> {
+        let wardens = Wardens::new(WardenExe::ThisProcess, StopTimes::default()).unwrap();
+        let run = RunId::parse("run").unwrap();
+        let workdir = self.path("");
+        let mut cx = Workbench {
+            scope: &self.scope,
+            run: &run,
+            workdir: &workdir,
+            wardens: &wardens,
+            environment: &[],
+            output_limit: self.limit,
+            isolate: Isolate::default(),
+            sink: &mut NoOutput,
+        };
+        // As a trait object it has to be `Send`, as the agent loop needs it.
+        let call: Pin<Box<dyn Future<Output = _> + Send>> = Box::pin(self.toolbox.call(tool, &given, &mut cx));
+        let output = tokio::time::timeout(PATIENCE, call).await.expect("the call ends")?;
+        assert!(output.text.len() <= self.limit, "{} bytes", output.text.len());
+        Ok(output)
+    }
+
+    /// The text of a call that works.
+    async fn ok(&self, tool: &str, given: Value) -> String {
+        let output = self.try_call(tool, given).await.unwrap();
+        assert_eq!(output.end, CallEnd::Ok, "{}", output.text);
+        output.text
+    }
+
+    /// The text of a call that fails.
+    async fn error(&self, tool: &str, given: Value) -> String {
+        let output = self.try_call(tool, given).await.unwrap();
+        assert_eq!(output.end, CallEnd::Error, "{}", output.text);
+        output.text
+    }
+
+    fn ground(&self) -> Ground {
+        Ground { workdir: self.path(""), unconfined: self.toolbox.settings.unconfined, output_limit: self.limit }
+    }
+
+    /// What there is in the workdir, by name.
+    fn names(&self) -> Vec<String> {
+        let mut names: Vec<_> = std::fs::read_dir(self.path(""))
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+}
+
+fn fifo(path: &Path) {
+    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+    rustix::fs::mknodat(rustix::fs::CWD, path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    assert!(std::fs::metadata(path).unwrap().file_type().is_fifo());
+}
+
+#[tokio::test]
+async fn unknown_tools_and_bad_arguments_are_explained_and_nothing_happens() {
+    let bench = Bench::new();
+    let text = bench.error("rm\n", json!({})).await;
+    assert!(text.starts_with(r#"There is no tool "rm\n". There are: read_file, "#), "{text}");
+    let text = bench.error("write_file", json!({"path": "a", "content": "x", "mode": 7})).await;
+    assert!(text.contains(r#"there is no field "mode"; the fields are `content`, `path`"#), "{text}");
+    assert_eq!(bench.names(), [""; 0]);
+    assert_eq!(bench.scope.ledger().rows(), []);
+}
+
+#[test]
+fn tool_lists_are_checked() {
+    let list = |names: &[&str]| names.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>();
+    assert_eq!(Toolbox::check(&list(&["*"])), Ok(()));
+    assert_eq!(Toolbox::check(&list(&["read_file", "fetch_url"])), Ok(()));
+    let error = Toolbox::check(&list(&["read_file", "raed_file"])).unwrap_err();
+    assert!(error.to_string().starts_with(r#"there is no tool "raed_file"; there are: read_file, "#), "{error}");
+
+    let toolbox = Toolbox::new(ToolSettings::default());
+    let names = |allowed: &[&str]| toolbox.specs(&list(allowed)).into_iter().map(|s| s.name).collect::<Vec<_>>();
+    assert_eq!(names(&["list_files", "read_file"]), ["read_file", "list_files"]);
+    assert_eq!(names(&["*"]), TOOLS.iter().map(|row| row.name).collect::<Vec<_>>());
+    assert_eq!(names(&[]), [""; 0]);
+}
+
+#[test]
+fn every_tool_describes_its_arguments() {
+    for spec in Toolbox::new(ToolSettings::default()).specs(&["*".to_owned()]) {
+        assert!(!spec.description.is_empty() && !spec.description.contains("  "), "{}", spec.description);
+        assert_eq!(spec.parameters["type"], "object", "{}", spec.name);
+        assert_eq!(spec.parameters["additionalProperties"], false, "{}", spec.name);
+        for (name, property) in spec.parameters["properties"].as_object().unwrap() {
+            assert!(property["type"].is_string() && property["description"].is_string(), "{} {name}", spec.name);
+        }
+    }
+}
+
+#[tokio::test]
+async fn examples_in_errors_are_right() {
+    let bench = Bench::new();
+    for spec in bench.toolbox.specs(&["*".to_owned()]) {
+        let text = bench.error(&spec.name, json!([])).await;
+        let Some((_, example)) = text.split_once("A right call looks like this: ") else { panic!("{text}") };
+        let example: Value = serde_json::from_str(example).unwrap();
+        for name in example.as_object().unwrap().keys() {
+            assert!(spec.parameters["properties"].get(name).is_some(), "{} {name}", spec.name);
+        }
+        for name in spec.parameters["required"].as_array().into_iter().flatten() {
+            assert!(example.get(name.as_str().unwrap()).is_some(), "{} {name}", spec.name);
+        }
+    }
+}

@@ -1,0 +1,313 @@
+//! `fetch_url` against servers on the loopback.
+
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex};
+
+use rstest::rstest;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+
+use super::*;
+use crate::tools::fetch::{FetchSettings, Fetcher};
+
+/// A server that answers every path with what the test says, and remembers what it was asked.
+struct Server {
+    base: String,
+    asked: Arc<Mutex<Vec<String>>>,
+    /// Connections that a client has closed.
+    left: watch::Receiver<usize>,
+    scope: Scope,
+}
+
+impl Server {
+    /// `answer` gets the path and the base URL; an empty answer keeps the client waiting.
+    async fn start(answer: impl Fn(&str, &str) -> Vec<u8> + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let base = format!("http://{}", listener.local_addr().unwrap());
+        let scope = Scope::new(Clock::start(), Probe::default());
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let (closed, left) = watch::channel(0);
+        let (answer, seen, origin, inner) = (Arc::new(answer), Arc::clone(&asked), base.clone(), scope.clone());
+        scope.spawn(async move {
+            while let Ok(Ok((stream, _))) = inner.race(Point::Fetch, listener.accept()).await {
+                let (answer, seen, origin, closed) =
+                    (Arc::clone(&answer), Arc::clone(&seen), origin.clone(), closed.clone());
+                inner.spawn(async move {
+                    serve(stream, |path| {
+                        seen.lock().unwrap().push(path.to_owned());
+                        answer(path, &origin)
+                    })
+                    .await;
+                    closed.send_modify(|n| *n += 1);
+                });
+            }
+        });
+        Self { base, asked, left, scope }
+    }
+
+    fn asked(&self) -> Vec<String> {
+        self.asked.lock().unwrap().clone()
+    }
+
+    async fn client_left(&self) {
+        tokio::time::timeout(PATIENCE, self.left.clone().wait_for(|n| *n > 0))
+            .await
+            .expect("the client leaves")
+            .unwrap();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.scope.cancel();
+    }
+}
+
+async fn serve(mut stream: TcpStream, answer: impl Fn(&str) -> Vec<u8>) {
+    let mut request = Vec::new();
+    while !request.ends_with(b"\r\n\r\n") {
+        match stream.read_u8().await {
+            Ok(byte) => request.push(byte),
+            Err(_) => return,
+        }
+    }
+    let request = String::from_utf8(request).unwrap();
+    let path = request.split(' ').nth(1).unwrap();
+    let whole = answer(path);
+    let _ = stream.write_all(&whole).await;
+    if !whole.is_empty() && !path.starts_with("/slow") {
+        let _ = stream.shutdown().await;
+    }
+    // Until the client closes.
+    let mut rest = [0; 1024];
+    while matches!(stream.read(&mut rest).await, Ok(1..)) {}
+}
+
+fn page(kind: &str, body: impl AsRef<[u8]>) -> Vec<u8> {
+    let body = body.as_ref();
+    let head = format!("HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n\r\n", body.len());
+    [head.as_bytes(), body].concat()
+}
+
+fn redirect(target: &str) -> Vec<u8> {
+    format!("HTTP/1.1 302 Found\r\nLocation: {target}\r\nContent-Length: 0\r\n\r\n").into_bytes()
+}
+
+fn install_tls() {
+    // The roof does this once; a second time is no harm.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+}
+
+fn bench() -> Bench {
+    install_tls();
+    let fetch = FetchSettings { allow_private: true, ..FetchSettings::default() };
+    Bench::with(ToolSettings { fetch, ..ToolSettings::default() })
+}
+
+/// The requests in the ledger: label and how each ended.
+fn requests(scope: &Scope) -> Vec<(String, &'static str)> {
+    let rows = scope.ledger().rows().into_iter();
+    rows.filter(|r| r.kind == quell_protocol::ResourceKind::HttpRequest).map(|r| (r.label, r.how)).collect()
+}
+
+#[tokio::test]
+async fn a_page_becomes_readable_text() {
+    let server = Server::start(|_, _| {
+        page(
+            "text/html; charset=utf-8",
+            "<!doctype html><html><head><title>A &amp; B</title><style>p{}</style></head><body><h1>Top</h1><p>One\n  two&nbsp;ü\
+             <script>if (a < b) { x() }</script><ul><li>first<li><a href=\"/x\">second</a></ul></body></html>",
+        )
+    })
+    .await;
+    let bench = bench();
+    let url = format!("{}/page?key=secret#part", server.base);
+    let text = bench.ok("fetch_url", json!({"url": url})).await;
+    let (head, body) = text.split_once("\n\n").unwrap();
+    assert_eq!(head, format!("200 OK from \"{url}\", \"text/html\""));
+    assert_eq!(body, "A & B\n\n# Top\n\nOne two ü\n- first\n- second");
+    assert_eq!(server.asked(), ["/page?key=secret"]);
+    assert_eq!(requests(&bench.scope), [(format!("GET {}/page", server.base), "finished")]);
+    server.client_left().await;
+}
+
+#[rstest]
+#[case(page("application/json", "{\"a\": 1}"), "200 OK", "\n\n{\"a\": 1}")]
+#[case(page("image/png", [0x89; 70]), "200 OK", "\n[not text, 70 bytes; not shown]")]
+#[case(page("text/plain; charset=ISO-8859-1", b"caf\xe9"), "200 OK", "\n\ncafé")]
+#[case(page("text/plain", b"caf\xe9"), "200 OK", ", some bytes unreadable\n\ncaf\u{fffd}")]
+#[case(page("text/plain", ""), "200 OK", "\n\n[empty]")]
+#[case(b"HTTP/1.1 200 OK\r\n\r\nplain".to_vec(), "200 OK", ", no content type\n\nplain")]
+#[case(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\na\0".to_vec(), "200 OK", "\n[binary, 2 bytes; not shown]")]
+#[case(
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Encoding: br\r\nContent-Length: 2\r\n\r\nxx".to_vec(),
+    "200 OK", "\n[encoded as \"br\", 2 bytes; not shown]"
+)]
+#[tokio::test]
+async fn bodies_are_shown_as_what_they_are(#[case] answer: Vec<u8>, #[case] status: &str, #[case] wanted: &str) {
+    let server = Server::start(move |_, _| answer.clone()).await;
+    let text = bench().ok("fetch_url", json!({"url": server.base})).await;
+    assert!(text.starts_with(status) && text.ends_with(wanted), "{text}");
+}
+
+#[tokio::test]
+async fn an_error_status_is_an_error_with_its_page() {
+    let server =
+        Server::start(|_, _| b"HTTP/1.1 404 Not Found\r\nContent-Type: text/plain\r\n\r\nno such page".to_vec()).await;
+    let text = bench().error("fetch_url", json!({"url": server.base})).await;
+    assert!(text.starts_with("404 Not Found from ") && text.ends_with("\n\nno such page"), "{text}");
+}
+
+#[tokio::test]
+async fn large_bodies_are_read_only_as_far_as_allowed() {
+    // Announces more than it will ever send, and keeps the connection open: whoever wants it all waits for ever.
+    let server = Server::start(|_, _| {
+        let head = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 99999999\r\n\r\n".to_vec();
+        [head, "ü".repeat(50_000).into_bytes()].concat()
+    })
+    .await;
+    let mut bench = bench();
+    bench.limit = 50_000;
+    let text = bench.ok("fetch_url", json!({"url": format!("{}/slow", server.base), "max_bytes": 1001})).await;
+    let (head, body) = text.split_once("\n\n").unwrap();
+    assert!(head.ends_with(", only its first 1000 bytes"), "{head}");
+    assert_eq!(body, "ü".repeat(500));
+    server.client_left().await;
+}
+
+#[tokio::test]
+async fn a_body_of_exactly_the_allowed_size_is_whole() {
+    let server = Server::start(|_, _| page("text/plain", "12345")).await;
+    let text = bench().ok("fetch_url", json!({"url": server.base, "max_bytes": 5})).await;
+    assert!(text.ends_with("\"text/plain\"\n\n12345"), "{text}");
+}
+
+#[tokio::test]
+async fn redirects_are_followed_five_times() {
+    let server = Server::start(|path, base| match path.trim_start_matches('/').parse::<u32>() {
+        Ok(0) => page("text/plain", "arrived"),
+        Ok(n) if n % 2 == 0 => redirect(&format!("{base}/{}", n - 1)),
+        Ok(n) => redirect(&format!("{}", n - 1)),
+        Err(_) => redirect("http://[broken"),
+    })
+    .await;
+    let bench = bench();
+    let text = bench.ok("fetch_url", json!({"url": format!("{}/5", server.base)})).await;
+    assert!(text.starts_with(&format!("200 OK from \"{}/0\"", server.base)) && text.ends_with("arrived"), "{text}");
+    let text = bench.error("fetch_url", json!({"url": format!("{}/6", server.base)})).await;
+    assert!(text.starts_with("more than 5 redirects"), "{text}");
+    let text = bench.error("fetch_url", json!({"url": format!("{}/x", server.base)})).await;
+    assert!(text.contains("which is not a URL"), "{text}");
+    let hows: Vec<_> = requests(&bench.scope).into_iter().map(|(_, how)| how).collect();
+    assert_eq!(hows, ["finished", "failed", "failed"]);
+}
+
+#[rstest]
+#[case("http://127.0.0.2:9/", "127.0.0.2 is an address that fetch_url may not reach")]
+#[case("http://169.254.169.254/latest/meta-data/", "169.254.169.254 is an address")]
+#[case("http://[::1]/", "::1 is an address")]
+#[case("http://[::ffff:10.0.0.1]/", "::ffff:10.0.0.1 is an address")]
+#[case("http://0x7f000002/", "127.0.0.2 is an address")]
+#[case("file:///etc/passwd", "only http and https")]
+#[case("http://user:pw@127.0.0.1/", "a user name or a password")]
+#[tokio::test]
+async fn a_redirect_is_checked_like_the_first_url(#[case] target: &'static str, #[case] wanted: &str) {
+    install_tls();
+    let server = Server::start(move |_, _| redirect(target)).await;
+    // Only the server's own address may be reached: so the first request passes, and the redirect meets the rule.
+    let fetcher = Fetcher::reaching(FetchSettings::default(), |ip| ip == IpAddr::from([127, 0, 0, 1]));
+    let scope = Scope::new(Clock::start(), Probe::default());
+    let text = fetcher.refusal(&server.base, &scope).await;
+    assert!(text.contains(wanted) && !text.contains("pw"), "{text}");
+    assert_eq!(server.asked(), ["/"]);
+    assert_eq!(requests(&scope), [(format!("GET {}/", server.base), "failed")]);
+}
+
+#[rstest]
+#[case("http://localhost:{port}/", "localhost is at ")]
+#[case("http://127.0.0.1:{port}/", "127.0.0.1 is an address")]
+#[case("http://2130706433:{port}/", "127.0.0.1 is an address")]
+#[case("http://0177.1:{port}/", "127.0.0.1 is an address")]
+#[case("http://127.0.0.1.:{port}/", "127.0.0.1 is an address")]
+#[case("http://[::ffff:7f00:1]:{port}/", "is an address")]
+#[case("http://0:{port}/", "0.0.0.0 is an address")]
+#[case("http://user@example.invalid/", "a user name or a password")]
+#[case("ftp://example.invalid/", "only http and https")]
+#[case("data:text/plain,hello", "only http and https")]
+#[case("example.invalid/page", "is not a URL")]
+#[tokio::test]
+async fn private_addresses_are_denied_by_default(#[case] url: &str, #[case] wanted: &str) {
+    install_tls();
+    let server = Server::start(|_, _| page("text/plain", "private")).await;
+    let port = server.base.rsplit(':').next().unwrap();
+    let text = Bench::new().error("fetch_url", json!({"url": url.replace("{port}", port)})).await;
+    assert!(text.contains(wanted), "{text}");
+    assert_eq!(server.asked(), [""; 0]);
+}
+
+#[rstest]
+#[case::before_headers("/slow", b"".as_slice())]
+#[case::in_the_body("/slow", b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 10\r\n\r\nabc")]
+#[tokio::test]
+async fn a_stop_closes_the_connection(#[case] path: &str, #[case] answer: &'static [u8]) {
+    let server = Server::start(move |_, _| answer.to_vec()).await;
+    let bench = bench();
+    let call = bench.try_call("fetch_url", json!({"url": format!("{}{path}", server.base)}));
+    let stop = async {
+        while server.asked().is_empty() {
+            tokio::task::yield_now().await;
+        }
+        bench.scope.cancel();
+    };
+    let (output, ()) = tokio::join!(call, stop);
+    assert_eq!(output, Err(Cancelled));
+    server.client_left().await;
+    tokio::time::timeout(PATIENCE, bench.scope.close()).await.expect("nothing is held");
+    assert_eq!(requests(&bench.scope)[0].1, "closed");
+}
+
+#[tokio::test]
+async fn a_dropped_call_closes_the_connection() {
+    let server = Server::start(|_, _| Vec::new()).await;
+    let bench = bench();
+    {
+        let call = bench.try_call("fetch_url", json!({"url": server.base}));
+        let asked = async {
+            while server.asked().is_empty() {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::select! {
+            output = call => panic!("nobody answers, but {output:?}"),
+            () = asked => {}
+        }
+    }
+    server.client_left().await;
+    assert_eq!(requests(&bench.scope)[0].1, "closed");
+}
+
+#[tokio::test]
+async fn a_silent_server_is_given_up() {
+    install_tls();
+    let server = Server::start(|_, _| Vec::new()).await;
+    let fetch =
+        FetchSettings { allow_private: true, time_limit: Duration::from_millis(50), ..FetchSettings::default() };
+    let bench = Bench::with(ToolSettings { fetch, ..ToolSettings::default() });
+    let text = bench.error("fetch_url", json!({"url": server.base})).await;
+    assert_eq!(text, "no complete answer within 0.05 s");
+    assert_eq!(requests(&bench.scope)[0].1, "failed");
+    server.client_left().await;
+}
+
+#[rstest]
+#[case(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 10\r\n\r\nabc".as_slice())]
+#[case(b"no http at all\r\n\r\n".as_slice())]
+#[tokio::test]
+async fn a_broken_answer_is_an_error(#[case] answer: &'static [u8]) {
+    let server = Server::start(move |_, _| answer.to_vec()).await;
+    let bench = bench();
+    let text = bench.error("fetch_url", json!({"url": server.base})).await;
+    assert!(text.starts_with(&format!("GET \"{}/\" failed: ", server.base)), "{text}");
+    assert_eq!(requests(&bench.scope)[0].1, "failed");
+}
