@@ -1,0 +1,268 @@
+//! The agent loop: model, tools, model, until there is an answer. It reads like its own description.
+//!
+//! It knows its scope, its pen and its reins, and nothing of registries, databases or doors. Every wait is raced, and between
+//! waits it checks, so a stop never has to reach a particular place first.
+
+mod config;
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use quell_kernel::registry::Phase;
+use quell_kernel::run::Outcome;
+use quell_kernel::turn::{AssistantMessage, CallResult, Thinking, ToolCall, Turn};
+use quell_kernel::view::{self, Prompt};
+use quell_protocol::{AgentId, CallEnd, CallId, RunId, StopReason, ToolOutputStream, Usage};
+use tokio::time::Instant;
+
+use crate::cell::Pen;
+use crate::llm::{Model, ModelAnswer, ModelError, ModelRequest, ModelSink, RawCall, ToolSpec};
+use crate::proc::{OutputSink, Wardens};
+use crate::scope::{Cancelled, Point, Scope};
+use crate::tools::{Toolbox, Workbench};
+pub use config::{AgentConfig, Limits};
+
+/// An agent, ready to run: its configuration with everything resolved.
+#[derive(Debug, Clone)]
+pub struct Agent {
+    /// Its id.
+    pub id: AgentId,
+    /// As configured.
+    pub config: AgentConfig,
+    /// Its model.
+    pub model: Model,
+    /// The tools it is offered.
+    pub tools: Vec<ToolSpec>,
+    /// Its system prompt.
+    pub system: String,
+    /// Where its tools work.
+    pub workdir: PathBuf,
+}
+
+/// What all agents share.
+#[derive(Debug)]
+pub struct Workshop {
+    /// All agents by id.
+    pub agents: BTreeMap<AgentId, Arc<Agent>>,
+    /// The one that runs when none is named.
+    pub default_agent: AgentId,
+    /// Every tool.
+    pub toolbox: Toolbox,
+    /// Starts processes.
+    pub wardens: Wardens,
+    /// The environment of processes.
+    pub environment: Vec<(OsString, OsString)>,
+    /// Limits of runs.
+    pub limits: Limits,
+}
+
+/// What the loop tells and asks the run it works for.
+pub trait Reins: Send + Sync {
+    /// It now waits for the model, or does anything else.
+    fn phase(&self, phase: Phase);
+    /// Messages that wait to steer this run. They leave the queue.
+    fn steers(&self) -> Vec<String>;
+    /// A budget is used up: the run is to be aborted for that reason.
+    fn out_of_budget(&self, reason: StopReason);
+}
+
+/// One run's work.
+pub struct Job<'a> {
+    /// The run.
+    pub run: &'a RunId,
+    /// The agent.
+    pub agent: &'a Agent,
+    /// What it shares with others.
+    pub workshop: &'a Workshop,
+    /// Sealed turns of the session.
+    pub history: &'a [Arc<Turn>],
+    /// Its scope.
+    pub scope: &'a Scope,
+    /// Its hand.
+    pub pen: Pen,
+    /// Its reins.
+    pub reins: &'a dyn Reins,
+}
+
+impl Job<'_> {
+    /// Works until there is an answer, a failure, or a stop.
+    ///
+    /// # Errors
+    /// [`Cancelled`] when the scope was cancelled; what was finished until then is in the draft.
+    ///
+    /// # Cancel safety
+    /// May be dropped at any await: the draft is in the cell, what is held is in the ledger.
+    pub async fn work(&self) -> Result<Outcome, Cancelled> {
+        for step in 1.. {
+            self.scope.check(Point::BeforeStep)?;
+            self.within_budget(step)?;
+            for text in self.reins.steers() {
+                self.pen.add_user(text)?;
+            }
+            self.pen.step(step)?;
+            let calls = match self.ask_model().await? {
+                Answered::Calls(calls) => calls,
+                Answered::Done => return Ok(Outcome::Completed),
+                Answered::Failed { code, message } => return Ok(Outcome::Failed { code, message }),
+            };
+            for call in calls {
+                self.carry_out(&call).await?;
+            }
+        }
+        Err(Cancelled)
+    }
+
+    fn within_budget(&self, step: u32) -> Result<(), Cancelled> {
+        let limits = &self.workshop.limits;
+        let reason = if step > limits.max_steps {
+            StopReason::Steps
+        } else if limits.max_run_tokens.is_some_and(|most| self.pen.tokens() >= most) {
+            StopReason::Tokens
+        } else {
+            return Ok(());
+        };
+        self.reins.out_of_budget(reason);
+        Err(Cancelled)
+    }
+
+    async fn ask_model(&self) -> Result<Answered, Cancelled> {
+        let prompt = |draft: &_| {
+            view::openai::messages(&Prompt { system: &self.agent.system, turns: self.history, draft: Some(draft) })
+        };
+        let messages = self.pen.draft(prompt)?;
+        self.scope.check(Point::ContextBuilt)?;
+        let request = ModelRequest {
+            run: self.run,
+            agent: &self.agent.id,
+            messages: &messages,
+            tools: &self.agent.tools,
+            temperature: self.agent.config.temperature,
+            max_tokens: self.agent.config.max_tokens,
+        };
+        self.reins.phase(Phase::Waiting);
+        let answer = self.agent.model.call(&request, self.scope, &mut StepSink { pen: &self.pen }).await;
+        self.reins.phase(Phase::Processing);
+        // An error that surfaces after the stop is part of it (row E2).
+        self.scope.check(Point::AfterModel)?;
+        match answer {
+            Ok(answer) => self.take_answer(answer),
+            Err(ModelError::Cancelled) => Err(Cancelled),
+            Err(error) => Ok(Answered::Failed { code: error.code().to_owned(), message: error.to_string() }),
+        }
+    }
+
+    fn take_answer(&self, answer: ModelAnswer) -> Result<Answered, Cancelled> {
+        if answer.text.is_empty() && answer.calls.is_empty() {
+            let message = format!(
+                "the model {} ended its answer without text and without tool calls; send the message again, or try another model",
+                self.agent.model.name()
+            );
+            return Ok(Answered::Failed { code: "empty_answer".to_owned(), message });
+        }
+        let thinking = Some(answer.thinking).filter(|text| !text.is_empty());
+        let message = AssistantMessage {
+            text: answer.text,
+            thinking: thinking.map(|text| Thinking { text, signature: None }).into_iter().collect(),
+            calls: answer.calls.into_iter().map(tool_call).collect(),
+        };
+        let calls = self.pen.finish_message(message)?;
+        Ok(if calls.is_empty() { Answered::Done } else { Answered::Calls(calls) })
+    }
+
+    async fn carry_out(&self, call: &ToolCall) -> Result<(), Cancelled> {
+        self.scope.check(Point::BeforeTool)?;
+        self.pen.begin_call(call)?;
+        let begun = Instant::now();
+        let result = match invalid_arguments(call) {
+            Some(result) => result,
+            None => self.call_tool(call).await?,
+        };
+        self.pen.finish_call(&call.id, result, begun.elapsed())?;
+        self.scope.check(Point::AfterTool)
+    }
+
+    async fn call_tool(&self, call: &ToolCall) -> Result<CallResult, Cancelled> {
+        let mut sink = CallSink { pen: &self.pen, call: &call.id };
+        let mut bench = Workbench {
+            scope: self.scope,
+            run: self.run,
+            workdir: &self.agent.workdir,
+            wardens: &self.workshop.wardens,
+            environment: &self.workshop.environment,
+            output_limit: self.workshop.limits.tool_output_bytes,
+            isolate: self.agent.config.isolate,
+            sink: &mut sink,
+        };
+        if !self.agent.tools.iter().any(|tool| tool.name == call.tool) {
+            let names: Vec<&str> = self.agent.tools.iter().map(|tool| tool.name.as_str()).collect();
+            let output = format!("there is no tool named {:?}; the tools are: {}", call.tool, names.join(", "));
+            return Ok(CallResult { end: CallEnd::Error, output });
+        }
+        let output = self.workshop.toolbox.call(&call.tool, &call.arguments, &mut bench).await?;
+        Ok(CallResult { end: output.end, output: output.text })
+    }
+}
+
+enum Answered {
+    Calls(Vec<ToolCall>),
+    Done,
+    Failed { code: String, message: String },
+}
+
+/// The key under which arguments that are no JSON object stand in a call, so that the history stays valid.
+const INVALID: &str = "invalid_json";
+
+fn tool_call(raw: RawCall) -> ToolCall {
+    let text = if raw.arguments.trim().is_empty() { "{}" } else { raw.arguments.as_str() };
+    let arguments = match serde_json::from_str(text) {
+        Ok(value @ serde_json::Value::Object(_)) => value,
+        Ok(_) | Err(_) => serde_json::json!({ INVALID: raw.arguments }),
+    };
+    ToolCall::from_wire(raw.id.as_deref().unwrap_or_default(), raw.name, arguments)
+}
+
+fn invalid_arguments(call: &ToolCall) -> Option<CallResult> {
+    let raw = call.arguments.get(INVALID)?;
+    let output = format!("the arguments are not a JSON object: {raw}; call {} again with valid JSON", call.tool);
+    Some(CallResult { end: CallEnd::Error, output })
+}
+
+struct StepSink<'a> {
+    pen: &'a Pen,
+}
+
+impl ModelSink for StepSink<'_> {
+    fn text(&mut self, delta: &str) {
+        self.pen.text(delta);
+    }
+
+    fn thinking(&mut self, delta: &str) {
+        self.pen.thinking(delta);
+    }
+
+    fn retrying(&mut self, attempt: u32, delay: Duration, why: &str) {
+        tracing::info!(attempt, delay_ms = delay.as_secs_f64() * 1000.0, why, "model call is retried");
+    }
+
+    fn input_sent(&mut self, estimated_tokens: u64) {
+        self.pen.call_sent(estimated_tokens);
+    }
+
+    fn usage(&mut self, usage: Usage) {
+        self.pen.call_counted(usage);
+    }
+}
+
+struct CallSink<'a> {
+    pen: &'a Pen,
+    call: &'a CallId,
+}
+
+impl OutputSink for CallSink<'_> {
+    fn output(&mut self, stream: ToolOutputStream, text: &str) {
+        self.pen.output(self.call, stream, text);
+    }
+}

@@ -1,0 +1,92 @@
+//! `[agents.X]` and `[limits]` of the configuration.
+
+use std::path::PathBuf;
+
+use quell_kernel::turn::PartialPolicy;
+use quell_protocol::AgentId;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::proc::Isolate;
+
+/// One agent: a model, a prompt, tools.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct AgentConfig {
+    /// `provider/model`, such as `openai/gpt-5`.
+    pub model: String,
+    /// The system prompt.
+    pub prompt: String,
+    /// Tool names; `*` is all of them.
+    pub tools: Vec<String>,
+    /// The agent above this one in the tree.
+    #[schemars(with = "Option<String>")]
+    pub parent: Option<AgentId>,
+    /// Its role, in a word.
+    pub role: Option<String>,
+    /// Sampling temperature; the provider's default without it.
+    pub temperature: Option<f64>,
+    /// Most tokens of one model answer; the provider's default without it.
+    pub max_tokens: Option<u32>,
+    /// Language of answers, such as `en-US`; the model's choice without it.
+    pub language: Option<String>,
+    /// Where its tools work; else `work/AGENT` in the data directory.
+    pub workdir: Option<PathBuf>,
+    /// What becomes of text that a stop cut off: `discard` (people see it, the model does not) or `keep`.
+    #[schemars(with = "String")]
+    pub partial: PartialPolicy,
+    /// `none`, or `pid`: commands run in a PID namespace of their own.
+    pub isolate: Isolate,
+}
+
+impl Default for AgentConfig {
+    fn default() -> Self {
+        Self {
+            model: "demo/demo".to_owned(),
+            prompt: "You are a careful assistant. Use the tools when they help, and say what you did.".to_owned(),
+            tools: vec!["*".to_owned()],
+            parent: None,
+            role: None,
+            temperature: None,
+            max_tokens: None,
+            language: None,
+            workdir: None,
+            partial: PartialPolicy::Discard,
+            isolate: Isolate::None,
+        }
+    }
+}
+
+/// Limits of runs and doors.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Limits {
+    /// Runs at work at the same time.
+    pub in_flight_runs: usize,
+    /// Messages that may wait in one session.
+    pub queued_per_session: usize,
+    /// Seconds a run may take from its acceptance.
+    pub run_timeout_s: u64,
+    /// Model calls of one run.
+    pub max_steps: u32,
+    /// Tokens of one run, in and out; no limit without it.
+    pub max_run_tokens: Option<u64>,
+    /// Bytes of a request body.
+    pub request_body_bytes: usize,
+    /// Bytes of a tool's output that the model gets.
+    pub tool_output_bytes: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            in_flight_runs: 64,
+            queued_per_session: 20,
+            run_timeout_s: 3600,
+            max_steps: 100,
+            max_run_tokens: None,
+            request_body_bytes: 25 * 1024 * 1024,
+            tool_output_bytes: 48 * 1024,
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! The agent loop's hand: it writes the draft and the events of one run, until the draft is sealed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use quell_kernel::turn::{AssistantMessage, CallResult, ToolCall, TurnDraft};
+use quell_protocol::{CallId, EventKind, ToolOutputStream, Usage};
+
+use super::{Cell, Facts};
+use crate::scope::Cancelled;
+
+/// The draft is closed: nothing more can be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the turn is sealed")]
+pub struct Sealed;
+
+impl From<Sealed> for Cancelled {
+    fn from(_: Sealed) -> Self {
+        Self
+    }
+}
+
+/// Writes one run's draft and events.
+#[derive(Debug, Clone)]
+pub struct Pen(Arc<Cell>);
+
+impl Pen {
+    pub(super) fn new(cell: Arc<Cell>) -> Self {
+        Self(cell)
+    }
+
+    /// Looks at the draft.
+    ///
+    /// # Errors
+    /// [`Sealed`] once the draft is closed.
+    pub fn draft<T>(&self, look: impl FnOnce(&TurnDraft) -> T) -> Result<T, Sealed> {
+        self.0.facts().draft.as_ref().map(look).ok_or(Sealed)
+    }
+
+    /// A step begins.
+    ///
+    /// # Errors
+    /// [`Sealed`] once the draft is closed.
+    pub fn step(&self, step: u32) -> Result<(), Sealed> {
+        self.write(|cell, facts| {
+            facts.steps = step;
+            cell.emit(facts, EventKind::StepStarted { step });
+        })
+    }
+
+    /// A steered message joins the turn.
+    ///
+    /// # Errors
+    /// [`Sealed`] once the draft is closed.
+    pub fn add_user(&self, text: String) -> Result<(), Sealed> {
+        self.change(|draft| draft.add_user(text))
+    }
+
+    /// Visible text streams in. Dropped once the stream is over.
+    pub fn text(&self, text: &str) {
+        // A late delta is not an error: the stream ended while it was on its way.
+        let _ = self.write(|cell, facts| {
+            facts.step_usage.output_tokens += estimate(text);
+            if let Some(draft) = &mut facts.draft {
+                draft.push_text(text);
+            }
+            cell.emit(facts, EventKind::TextDelta { text: text.to_owned() });
+        });
+    }
+
+    /// Reasoning streams in. Dropped once the stream is over.
+    pub fn thinking(&self, text: &str) {
+        let _ = self.write(|cell, facts| {
+            facts.step_usage.output_tokens += estimate(text);
+            if let Some(draft) = &mut facts.draft {
+                draft.push_thinking(text);
+            }
+            cell.emit(facts, EventKind::ThinkingDelta { text: text.to_owned() });
+        });
+    }
+
+    /// A model call leaves: until it is counted, its tokens are estimated.
+    pub fn call_sent(&self, input_tokens: u64) {
+        let mut facts = self.0.facts();
+        facts.settle_step_usage();
+        facts.step_usage = Usage { input_tokens, output_tokens: 0, estimated: true };
+    }
+
+    /// A model call was counted, by the provider or by an estimate of what came.
+    pub fn call_counted(&self, usage: Usage) {
+        let mut facts = self.0.facts();
+        facts.step_usage = usage;
+        facts.settle_step_usage();
+    }
+
+    /// Tokens of the run so far.
+    #[must_use]
+    pub fn tokens(&self) -> u64 {
+        let usage = self.0.facts().usage_so_far();
+        usage.input_tokens.saturating_add(usage.output_tokens)
+    }
+
+    /// The model's message is complete. Answers its calls, each with an id that is unique in the turn.
+    ///
+    /// # Errors
+    /// [`Sealed`] once the draft is closed.
+    pub fn finish_message(&self, message: AssistantMessage) -> Result<Vec<ToolCall>, Sealed> {
+        let mut facts = self.0.facts();
+        facts.settle_step_usage();
+        facts.draft.as_mut().map(|draft| draft.finish_message(message)).ok_or(Sealed)
+    }
+
+    /// A call starts: side effects are possible from here on.
+    ///
+    /// # Errors
+    /// [`Sealed`] once the stream is over: the call must not start then.
+    pub fn begin_call(&self, call: &ToolCall) -> Result<(), Sealed> {
+        self.write(|cell, facts| {
+            if let Some(draft) = &mut facts.draft {
+                draft.begin_call(&call.id);
+            }
+            let (tool, arguments) = (call.tool.clone(), call.arguments.clone());
+            cell.emit(facts, EventKind::ToolStarted { call_id: call.id.clone(), tool, arguments });
+        })
+    }
+
+    /// A running call prints. Still allowed while the run is ending.
+    pub fn output(&self, call: &CallId, stream: ToolOutputStream, text: &str) {
+        let mut facts = self.0.facts();
+        if let Some(draft) = &mut facts.draft {
+            draft.append_output(call, text);
+            self.0.emit(&mut facts, EventKind::ToolOutput { call_id: call.clone(), stream, text: text.to_owned() });
+        }
+    }
+
+    /// A call is over. Still allowed while the run is ending.
+    ///
+    /// # Errors
+    /// [`Sealed`] once the draft is closed: the turn says already that the call was cut off.
+    pub fn finish_call(&self, call: &CallId, result: CallResult, took: Duration) -> Result<(), Sealed> {
+        let mut facts = self.0.facts();
+        let draft = facts.draft.as_mut().ok_or(Sealed)?;
+        let (end, output) = (result.end, result.output.clone());
+        draft.finish_call(call, result);
+        let ms = took.as_secs_f64() * 1000.0;
+        self.0.emit(&mut facts, EventKind::ToolEnded { call_id: call.clone(), end, output, ms });
+        Ok(())
+    }
+
+    fn change(&self, change: impl FnOnce(&mut TurnDraft)) -> Result<(), Sealed> {
+        self.0.facts().draft.as_mut().map(change).ok_or(Sealed)
+    }
+
+    /// Writes what may only come while the stream is open.
+    fn write(&self, write: impl FnOnce(&Cell, &mut Facts)) -> Result<(), Sealed> {
+        let mut facts = self.0.facts();
+        if facts.draft.is_none() || facts.feed.is_closed() {
+            return Err(Sealed);
+        }
+        write(&self.0, &mut facts);
+        Ok(())
+    }
+}
+
+/// Tokens of a streamed piece: providers send about one at a time, and a token is about four characters.
+fn estimate(piece: &str) -> u64 {
+    u64::try_from(piece.len().div_ceil(4)).unwrap_or(u64::MAX)
+}

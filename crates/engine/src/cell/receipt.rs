@@ -1,0 +1,86 @@
+//! Prints the receipt from the ledger.
+
+use quell_kernel::{Debts, Moment};
+use quell_protocol::{Instant, Leftover, Receipt, Resource, ResourceKind, RunId, Rung, TurnRecord, Usage, Verdict};
+
+use crate::clock::Clock;
+use crate::scope::Row;
+
+/// What a receipt is made from.
+pub(super) struct Source<'a> {
+    pub(super) run: &'a RunId,
+    pub(super) verdict: &'a Verdict,
+    pub(super) clock: Clock,
+    pub(super) requested: Option<Moment>,
+    pub(super) delivered: Option<Moment>,
+    pub(super) settled: Moment,
+    pub(super) rows: Vec<Row>,
+    pub(super) usage: Usage,
+    pub(super) recorded: bool,
+    pub(super) debts: Debts,
+}
+
+pub(super) fn write(source: Source<'_>) -> Receipt {
+    let instant = |moment: Moment| Instant {
+        at: source.clock.rfc3339(moment),
+        ms: source.requested.map(|requested| Clock::ms_between(requested, moment)),
+    };
+    Receipt {
+        run_id: source.run.clone(),
+        verdict: source.verdict.clone(),
+        requested_at: source.requested.map(instant),
+        delivered_at: source.delivered.map(instant),
+        settled_at: instant(source.settled),
+        rung: rung(&source),
+        leftovers: leftovers(&source.rows),
+        resources: source.rows.iter().map(|row| resource(row, instant)).collect(),
+        usage: source.usage,
+        turn: TurnRecord { recorded: source.recorded },
+    }
+}
+
+fn resource(row: &Row, instant: impl Fn(Moment) -> Instant) -> Resource {
+    Resource {
+        kind: row.kind,
+        id: row.id,
+        label: row.label.clone(),
+        opened_at: instant(row.opened),
+        released_at: row.released.map(instant),
+        how: row.how.to_owned(),
+        process: row.process.clone(),
+    }
+}
+
+/// The highest rung that anything needed after the stop was requested.
+fn rung(source: &Source<'_>) -> Rung {
+    if source.debts.release || source.rows.iter().any(|row| row.released.is_none() || !row.leftovers.is_empty()) {
+        return Rung::Abandoned;
+    }
+    let Some(requested) = source.requested else { return Rung::None };
+    let needed = |row: &Row| match row.how {
+        _ if row.released.is_some_and(|released| released < requested) => Rung::None,
+        "term" => Rung::Term,
+        "kill" => Rung::Kill,
+        "closed" | "cancelled" => Rung::Cancel,
+        _ => Rung::None,
+    };
+    source.rows.iter().map(needed).max().unwrap_or_default()
+}
+
+fn leftovers(rows: &[Row]) -> Vec<Leftover> {
+    let mut found = Vec::new();
+    for row in rows {
+        found.extend(row.leftovers.iter().map(|name| Leftover { kind: row.kind, name: name.clone() }));
+        if row.released.is_none() && row.leftovers.is_empty() {
+            found.push(Leftover { kind: row.kind, name: still_held(row) });
+        }
+    }
+    found
+}
+
+fn still_held(row: &Row) -> String {
+    match &row.process {
+        Some(process) if row.kind == ResourceKind::Process => format!("pid {} ({})", process.pid, process.command),
+        _ => row.label.clone(),
+    }
+}

@@ -1,0 +1,284 @@
+//! The face of the engine: start, submit, stop, look, shut down. Every door calls these and nothing below.
+
+mod config;
+mod look;
+mod recover;
+mod submit;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use quell_kernel::registry::{Gate, StopAsk, StopScope};
+use quell_kernel::{Push, Registry};
+use quell_protocol::api::Hold;
+use quell_protocol::{AgentId, Leftover, RunId, StopReason};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+pub use crate::access::{Access, Caller};
+use crate::agent::{Agent, Workshop};
+pub use crate::cell::{Follower, Hub, Notice, Overrun, Subscription};
+use crate::clock::Clock;
+use crate::llm::Models;
+use crate::proc::Wardens;
+pub use crate::runs::{Runs, Stop, Ticket};
+use crate::session::Sessions;
+use crate::store::{Store, StoreError};
+use crate::tools::Toolbox;
+pub use config::{EngineConfig, StartError};
+pub use look::{Follow, HistoryPage};
+pub use submit::{StopText, Submission, SubmitError, Submitted, stop_answer};
+
+/// How often the maintenance looks for what is over its time (row A6; the exact timers are each run's own).
+const MAINTENANCE: Duration = Duration::from_secs(10);
+/// When a shutdown forces (decisions.md, "Times").
+const SHUTDOWN_FORCES: Duration = Duration::from_secs(2);
+/// When a shutdown gives up, counted from the force.
+const SHUTDOWN_GIVES_UP: Duration = Duration::from_millis(2500);
+
+/// The engine. Clones are the same.
+#[derive(Clone)]
+pub struct Engine(Arc<Inner>);
+
+struct Inner {
+    clock: Clock,
+    hub: Hub,
+    store: Store,
+    access: Access,
+    models: Models,
+    workshop: Arc<Workshop>,
+    runs: Runs,
+    sessions: Sessions,
+    config: EngineConfig,
+    closing: CancellationToken,
+}
+
+impl Engine {
+    /// Opens the database, seals what a crash left open, and is ready to take runs.
+    ///
+    /// # Errors
+    /// [`StartError`] says what is wrong and what to do.
+    ///
+    /// # Cancel safety
+    /// Not cancel safe: a start that is dropped half-way leaves the database open until the process ends.
+    pub async fn start(config: EngineConfig) -> Result<Self, StartError> {
+        let clock = Clock::start();
+        let store = Store::open(&config.data_dir, &config.store_file)?;
+        let models = Models::new(config.providers.clone())?;
+        let workshop = Arc::new(build_workshop(&config, &models)?);
+        let hub = Hub::default();
+        let registry = Registry::new(config.stop, config.limits.queued_per_session);
+        let runs = Runs::new(registry, Arc::clone(&workshop), store.clone(), clock, hub.clone());
+        let sessions = Sessions::new(runs.clone(), config.limits.in_flight_runs);
+        let access = Access::open(&config.token_file, store.clone(), clock).await?;
+        recover::seal_what_was_open(&store, clock).await?;
+        if store.hold().await?.held {
+            runs.set_gate(Gate::Held);
+        }
+        let closing = CancellationToken::new();
+        let engine =
+            Self(Arc::new(Inner { clock, hub, store, access, models, workshop, runs, sessions, config, closing }));
+        engine.0.runs.spawn(maintain(engine.clone()));
+        Ok(engine)
+    }
+
+    /// Stops what `scope` covers and `caller` may stop.
+    ///
+    /// Not async: when it returns, the tokens have fired, the wardens are told and the verdicts stand. Nothing that happens to
+    /// the caller afterwards can take it back. The tickets in the answer can be waited for.
+    #[must_use]
+    pub fn stop(&self, caller: &Caller, scope: &StopScope, ask: &StopAsk) -> Stop {
+        let stop = self.0.runs.stop(scope, &caller.who(), ask);
+        tracing::info!(
+            principal = %caller.principal, surface = ?caller.surface, scope = ?scope, push = ?ask.push,
+            stopped = stop.aborted.len(), "abort request handled"
+        );
+        stop
+    }
+
+    /// Who may come in.
+    #[must_use]
+    pub fn access(&self) -> &Access {
+        &self.0.access
+    }
+
+    /// The steady clock that all times in views come from.
+    #[must_use]
+    pub fn clock(&self) -> Clock {
+        self.0.clock
+    }
+
+    /// Its configuration.
+    #[must_use]
+    pub fn config(&self) -> &EngineConfig {
+        &self.0.config
+    }
+
+    /// Subscribes to everything that happens from now on.
+    #[must_use]
+    pub fn subscribe(&self) -> Subscription {
+        self.0.hub.subscribe()
+    }
+
+    /// True while new runs are taken or held; false once the engine closes.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.0.runs.gate() != Gate::Closing
+    }
+
+    /// Waits until the engine begins to close, so that doors end their streams.
+    ///
+    /// # Cancel safety
+    /// Safe: it waits for a condition.
+    pub async fn closing(&self) {
+        self.0.closing.cancelled().await;
+    }
+
+    /// Holds new runs from this moment, not yet durable: for a caller that stops everything first and stores the hold then.
+    pub fn hold_now(&self) {
+        if self.is_open() {
+            self.0.runs.set_gate(Gate::Held);
+        }
+    }
+
+    /// Sessions in memory.
+    #[must_use]
+    pub fn live_sessions(&self) -> usize {
+        self.0.sessions.count()
+    }
+
+    /// Holds new runs, or lets them in again. Holding acts at once and is durable when this returns; lifting is durable first.
+    ///
+    /// # Errors
+    /// The store's error. A hold that could not be stored still holds until the daemon ends.
+    ///
+    /// # Cancel safety
+    /// Safe: the write goes on when the caller leaves.
+    pub async fn set_hold(&self, caller: &Caller, held: bool, reason: Option<String>) -> Result<Hold, StoreError> {
+        let since = held.then(|| self.0.clock.rfc3339(self.0.clock.now()));
+        let by = held.then(|| caller.principal.clone());
+        let hold = Hold { held, reason: reason.filter(|_| held), since, by };
+        if held {
+            self.hold_now();
+        }
+        self.0.store.set_hold(&hold).await?;
+        if !held && self.is_open() {
+            self.0.runs.set_gate(Gate::Open);
+            for key in self.0.runs.waiting_sessions() {
+                self.0.sessions.poke(&key);
+            }
+        }
+        tracing::info!(principal = %caller.principal, held, "hold changed");
+        self.0.hub.publish(&Notice::Hold { held });
+        Ok(hold)
+    }
+
+    /// Closes: takes no new runs, stops all, forces after 2 s, gives up after 4.5 s and names what is left.
+    ///
+    /// # Cancel safety
+    /// Safe to call again; what was stopped stays stopped.
+    pub async fn shut_down(&self) -> Vec<(RunId, Leftover)> {
+        self.0.runs.set_gate(Gate::Closing);
+        self.0.hub.publish(&Notice::Shutdown { reason: "shutdown".to_owned() });
+        let active = self.0.runs.active();
+        let ids: Vec<RunId> = active.iter().map(|cell| cell.run.id.clone()).collect();
+        let stop = self.0.runs.abort(ids.clone(), Push::Gentle, &StopReason::Shutdown);
+        if timeout(SHUTDOWN_FORCES, all_settled(&stop)).await.is_err() {
+            let forced = self.0.runs.abort(ids, Push::Forced, &StopReason::Shutdown);
+            // What is left after this is named below.
+            let _ = timeout(SHUTDOWN_GIVES_UP, all_settled(&forced)).await;
+        }
+        self.0.closing.cancel();
+        self.0.runs.tasks().close();
+        let _ = timeout(Duration::from_millis(500), self.0.runs.tasks().wait()).await;
+        let left = active.iter().flat_map(|cell| left_of(cell)).collect();
+        self.0.store.clone().close().await;
+        left
+    }
+
+    /// Forces what a shutdown is still waiting for: the second signal.
+    pub fn force_shut_down(&self) {
+        let ids = self.0.runs.active().iter().map(|cell| cell.run.id.clone()).collect();
+        self.0.runs.abort(ids, Push::Forced, &StopReason::Shutdown);
+    }
+
+    fn inner(&self) -> &Inner {
+        &self.0
+    }
+}
+
+fn left_of(cell: &crate::cell::Cell) -> Vec<(RunId, Leftover)> {
+    let id = cell.run.id.clone();
+    match cell.receipt() {
+        Some(receipt) => receipt.leftovers.into_iter().map(|leftover| (id.clone(), leftover)).collect(),
+        None => {
+            let name = "the run did not end in time".to_owned();
+            vec![(id, Leftover { kind: quell_protocol::ResourceKind::Run, name })]
+        }
+    }
+}
+
+async fn all_settled(stop: &Stop) {
+    for ticket in &stop.tickets {
+        ticket.settled().await;
+    }
+}
+
+async fn maintain(engine: Engine) {
+    let mut beat = tokio::time::interval(MAINTENANCE);
+    beat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            () = engine.0.closing.cancelled() => return,
+            _ = beat.tick() => {
+                engine.0.runs.sweep();
+                engine.0.sessions.sweep(engine.0.config.session_idle);
+            }
+        }
+    }
+}
+
+fn build_workshop(config: &EngineConfig, models: &Models) -> Result<Workshop, StartError> {
+    let toolbox = Toolbox::new(config.tools.clone());
+    let mut agents = BTreeMap::new();
+    for id in config.agents.keys() {
+        let built = build_agent(config, models, &toolbox, id)?;
+        agents.insert(id.clone(), Arc::new(built));
+    }
+    let default_agent = agents.keys().find(|id| id.as_str() == "main").or_else(|| agents.keys().next()).cloned();
+    let default_agent = default_agent.ok_or(StartError::NoAgents)?;
+    Ok(Workshop {
+        agents,
+        default_agent,
+        toolbox,
+        wardens: Wardens::new(config.warden.clone(), config.stop).map_err(StartError::Wardens)?,
+        environment: config.environment.clone(),
+        limits: config.limits.clone(),
+    })
+}
+
+fn build_agent(config: &EngineConfig, models: &Models, toolbox: &Toolbox, id: &AgentId) -> Result<Agent, StartError> {
+    let agent = config.agents.get(id).cloned().unwrap_or_default();
+    let wrong = |problem: String| StartError::Agent { agent: id.clone(), problem };
+    let model = models.resolve(&agent.model).map_err(|error| wrong(error.to_string()))?;
+    Toolbox::check(&agent.tools).map_err(|error| wrong(error.to_string()))?;
+    if let Some(parent) = agent.parent.as_ref().filter(|parent| !config.agents.contains_key(*parent)) {
+        return Err(wrong(format!("its parent {parent:?} is not configured")));
+    }
+    let own = || config.data_dir.join("work").join(id.as_str().replace(['/', '\\', '.'], "_"));
+    let workdir = agent.workdir.clone().unwrap_or_else(own);
+    std::fs::create_dir_all(&workdir)
+        .map_err(|error| wrong(format!("its workdir {} cannot be made: {error}", workdir.display())))?;
+    let mut system = agent.prompt.clone();
+    if let Some(language) = &agent.language {
+        system.push_str(&format!("\n\nAnswer in the language {language} unless asked for another."));
+    }
+    Ok(Agent { id: id.clone(), tools: toolbox.specs(&agent.tools), config: agent, model, system, workdir })
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Engine")
+    }
+}

@@ -1,0 +1,76 @@
+//! What an engine is started with, and why it may not start.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use quell_kernel::StopTimes;
+use quell_kernel::expiry::ExpiryLimits;
+use quell_protocol::AgentId;
+
+use crate::agent::{AgentConfig, Limits};
+use crate::llm::{BadProvider, ProviderConfig};
+use crate::proc::WardenExe;
+use crate::scope::Probe;
+use crate::store::StoreError;
+use crate::tools::ToolSettings;
+
+/// Everything an engine needs to know. It reads no environment and no other file.
+#[derive(Debug, Clone)]
+pub struct EngineConfig {
+    /// Where the database, the token and the agents' default workdirs are.
+    pub data_dir: PathBuf,
+    /// The database file, relative to the data directory.
+    pub store_file: String,
+    /// The admin token's file; made at the first start.
+    pub token_file: PathBuf,
+    /// Times of the stop ladder.
+    pub stop: StopTimes,
+    /// Row A5.
+    pub expiry: ExpiryLimits,
+    /// Limits.
+    pub limits: Limits,
+    /// How long a session stays in memory unused.
+    pub session_idle: Duration,
+    /// Agents.
+    pub agents: BTreeMap<AgentId, AgentConfig>,
+    /// Model providers.
+    pub providers: BTreeMap<String, ProviderConfig>,
+    /// Settings of the tools.
+    pub tools: ToolSettings,
+    /// The environment that processes get.
+    pub environment: Vec<(OsString, OsString)>,
+    /// The executable that wardens are started from.
+    pub warden: WardenExe,
+    /// Called at every point a run reaches; for tests.
+    pub probe: Probe,
+}
+
+/// Why an engine does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The database.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// A provider.
+    #[error(transparent)]
+    Provider(#[from] BadProvider),
+    /// An agent.
+    #[error("agent {agent:?}: {problem}")]
+    Agent {
+        /// Which.
+        agent: AgentId,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// No agent at all.
+    #[error("no agent is configured; add [agents.main] with a model")]
+    NoAgents,
+    /// Processes cannot be started.
+    #[error("wardens cannot be started: {0}")]
+    Wardens(std::io::Error),
+    /// Tokens cannot be set up.
+    #[error(transparent)]
+    Access(#[from] crate::access::AccessError),
+}

@@ -1,0 +1,312 @@
+//! Looking: runs, sessions, agents, as views that the doors print.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use quell_kernel::registry::{AgentPhase, Queued, StopAsk, StopScope};
+use quell_kernel::turn::Turn;
+use quell_protocol::api::{AgentAbortAnswer, AgentRow, HistoryMessage, Hold, List, RunView, SessionRow};
+use quell_protocol::{AgentId, EventKind, RunEvent, RunId, SessionKey};
+
+use super::{Caller, Engine, Follower, Stop};
+use crate::cell::Notice;
+use crate::store::{Past, RunFilter, RunRow, SessionFilter, StoreError, StoredSession};
+
+/// How to follow a run.
+#[derive(Debug)]
+pub enum Follow {
+    /// It is in memory.
+    Live(Follower),
+    /// It is over and only the database knows it: what is left to tell, the terminal event last.
+    Over(Vec<RunEvent>),
+}
+
+/// A page of a session's history.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HistoryPage {
+    /// Messages in order.
+    pub messages: Vec<HistoryMessage>,
+    /// Give this to get the messages before; absent at the beginning.
+    pub before: Option<String>,
+}
+
+impl Engine {
+    /// One run: as it is, or as the database keeps it.
+    ///
+    /// # Errors
+    /// The store's error.
+    ///
+    /// # Cancel safety
+    /// Safe: it only reads.
+    pub async fn run(&self, id: &RunId) -> Result<Option<RunView>, StoreError> {
+        if let Some(cell) = self.inner().runs.cell(id) {
+            return Ok(Some(cell.view()));
+        }
+        self.inner().store.run(id.clone()).await?.map(|row| view_of(&row)).transpose()
+    }
+
+    /// Runs that are not over, in order of acceptance.
+    #[must_use]
+    pub fn active_runs(&self) -> Vec<RunView> {
+        self.inner().runs.active().iter().map(|cell| cell.view()).collect()
+    }
+
+    /// Runs of a session that are not over, in order of acceptance.
+    #[must_use]
+    pub fn active_runs_of(&self, key: &SessionKey) -> Vec<RunView> {
+        self.inner().runs.of_session(key).iter().map(|cell| cell.view()).collect()
+    }
+
+    /// Ids of a session's runs that are not over, in order of acceptance.
+    #[must_use]
+    pub fn active_of(&self, key: &SessionKey) -> Vec<RunId> {
+        self.inner().runs.of_session(key).iter().map(|cell| cell.run.id.clone()).collect()
+    }
+
+    /// The cell of a run that is in memory.
+    #[must_use]
+    pub fn live(&self, id: &RunId) -> Option<Arc<crate::cell::Cell>> {
+        self.inner().runs.cell(id)
+    }
+
+    /// All runs, newest first.
+    ///
+    /// # Errors
+    /// The store's error.
+    ///
+    /// # Cancel safety
+    /// Safe: it only reads.
+    pub async fn runs(&self, filter: RunFilter) -> Result<List<RunView>, StoreError> {
+        let (rows, next_cursor) = self.inner().store.runs(filter).await?;
+        let fresh = |row: &RunRow| self.inner().runs.cell(&row.id).map_or_else(|| view_of(row), |cell| Ok(cell.view()));
+        Ok(List { items: rows.iter().map(fresh).collect::<Result<_, _>>()?, next_cursor })
+    }
+
+    /// Follows a run's events after number `after`.
+    ///
+    /// # Errors
+    /// The store's error.
+    ///
+    /// # Cancel safety
+    /// Safe: it only reads.
+    pub async fn follow(&self, id: &RunId, after: u64) -> Result<Option<Follow>, StoreError> {
+        if let Some(cell) = self.inner().runs.cell(id) {
+            return Ok(Some(Follow::Live(cell.follow(after))));
+        }
+        Ok(self.run(id).await?.and_then(|view| last_events(view, after)).map(Follow::Over))
+    }
+
+    /// All agents.
+    #[must_use]
+    pub fn agents(&self) -> Vec<AgentRow> {
+        let workshop = &self.inner().workshop;
+        let mut children: BTreeMap<&AgentId, Vec<AgentId>> = BTreeMap::new();
+        for agent in workshop.agents.values() {
+            if let Some(parent) = &agent.config.parent {
+                children.entry(parent).or_default().push(agent.id.clone());
+            }
+        }
+        let row = |agent: &Arc<crate::agent::Agent>| {
+            let (compute_status, active_runs) = self.inner().runs.agent(&agent.id);
+            AgentRow {
+                id: agent.id.clone(),
+                model: agent.config.model.clone(),
+                parent: agent.config.parent.clone(),
+                children: children.get(&agent.id).cloned().unwrap_or_default(),
+                role: agent.config.role.clone(),
+                compute_status,
+                active_runs,
+                default: agent.id == workshop.default_agent,
+            }
+        };
+        workshop.agents.values().map(row).collect()
+    }
+
+    /// One agent.
+    #[must_use]
+    pub fn agent(&self, id: &AgentId) -> Option<AgentRow> {
+        self.agents().into_iter().find(|row| row.id == *id)
+    }
+
+    /// Stops runs of an agent (row B4); the tickets are to be waited for before answering (row B5).
+    #[must_use]
+    pub fn abort_agent(
+        &self,
+        caller: &Caller,
+        id: &AgentId,
+        phase: AgentPhase,
+        ask: &StopAsk,
+    ) -> (AgentAbortAnswer, Stop) {
+        let stop = self.stop(caller, &StopScope::Agent { id: id.clone(), phase }, ask);
+        let aborted = !stop.aborted.is_empty();
+        let reason = (!aborted).then(|| "not_waiting_llm".to_owned());
+        (AgentAbortAnswer { ok: true, agent_id: id.clone(), aborted, run_ids: stop.aborted.clone(), reason }, stop)
+    }
+
+    /// Sessions, the last used first.
+    ///
+    /// # Errors
+    /// The store's error.
+    ///
+    /// # Cancel safety
+    /// Safe: it only reads.
+    pub async fn sessions(&self, filter: SessionFilter) -> Result<List<SessionRow>, StoreError> {
+        let (sessions, next_cursor) = self.inner().store.sessions(filter).await?;
+        Ok(List { items: sessions.into_iter().map(|session| self.session_row(session)).collect(), next_cursor })
+    }
+
+    /// One session.
+    ///
+    /// # Errors
+    /// The store's error.
+    ///
+    /// # Cancel safety
+    /// Safe: it only reads.
+    pub async fn session(&self, key: &SessionKey) -> Result<Option<SessionRow>, StoreError> {
+        let session = self.inner().store.session(key.clone()).await?;
+        Ok(session.map(|session| self.session_row(session)))
+    }
+
+    /// A session's newest messages, for people: at most those of `turns` turns before cursor `before`.
+    ///
+    /// # Errors
+    /// The store's error.
+    ///
+    /// # Cancel safety
+    /// Safe: it only reads.
+    pub async fn history(
+        &self,
+        key: &SessionKey,
+        turns: usize,
+        before: Option<String>,
+    ) -> Result<HistoryPage, StoreError> {
+        let (stored, before) = self.inner().store.turn_page(key.clone(), turns, before).await?;
+        let mut messages = Vec::new();
+        for past in stored {
+            match past {
+                Past::Turn(text) => messages.extend(sealed(&text)?.history()),
+                Past::Reset { at } => messages.push(boundary(at)),
+            }
+        }
+        Ok(HistoryPage { messages, before })
+    }
+
+    /// Stops the session's runs, then empties its history; the old turns stay under a boundary. False if there is none.
+    ///
+    /// # Errors
+    /// The store's error.
+    ///
+    /// # Cancel safety
+    /// The stop is done at once; a caller who leaves before the end may have to ask again for the reset.
+    pub async fn reset_session(&self, caller: &Caller, key: &SessionKey, ask: &StopAsk) -> Result<bool, StoreError> {
+        self.stop_session_and_wait(caller, key, ask).await;
+        let at = self.inner().clock.rfc3339(self.inner().clock.now());
+        let reset = self.inner().store.reset_session(key.clone(), at).await?;
+        self.inner().sessions.forget_history(key);
+        if reset {
+            self.inner().hub.publish(&Notice::Session { key: key.clone(), reason: "reset" });
+        }
+        Ok(reset)
+    }
+
+    /// Stops the session's runs, then deletes it with all it left. False if there is none.
+    ///
+    /// # Errors
+    /// The store's error.
+    ///
+    /// # Cancel safety
+    /// The stop is done at once; a caller who leaves before the end may have to ask again for the deletion.
+    pub async fn delete_session(&self, caller: &Caller, key: &SessionKey, ask: &StopAsk) -> Result<bool, StoreError> {
+        self.stop_session_and_wait(caller, key, ask).await;
+        let deleted = self.inner().store.delete_session(key.clone()).await?;
+        self.inner().sessions.forget_history(key);
+        if deleted {
+            tracing::info!(session = %key, principal = %caller.principal, "session deleted");
+            self.inner().hub.publish(&Notice::Session { key: key.clone(), reason: "delete" });
+        }
+        Ok(deleted)
+    }
+
+    /// The hold.
+    ///
+    /// # Errors
+    /// The store's error.
+    ///
+    /// # Cancel safety
+    /// Safe: it only reads.
+    pub async fn hold(&self) -> Result<Hold, StoreError> {
+        self.inner().store.hold().await
+    }
+
+    /// Model requests that are out now.
+    #[must_use]
+    pub fn model_requests(&self) -> usize {
+        self.inner().models.active().count()
+    }
+
+    async fn stop_session_and_wait(&self, caller: &Caller, key: &SessionKey, ask: &StopAsk) {
+        let stop = self.stop(caller, &StopScope::Session { key: key.clone(), queued: Queued::Withdraw }, ask);
+        for ticket in &stop.tickets {
+            ticket.settled().await;
+        }
+    }
+
+    fn session_row(&self, session: StoredSession) -> SessionRow {
+        let active_runs = self.active_of(&session.key);
+        SessionRow {
+            state: if active_runs.is_empty() { "ready" } else { "active" }.to_owned(),
+            key: session.key,
+            agent: Some(session.agent),
+            created_at: session.created_at,
+            last_used_at: session.last_used_at,
+            active_runs,
+            turns: session.turns,
+        }
+    }
+}
+
+fn view_of(row: &RunRow) -> Result<RunView, StoreError> {
+    let mut view: RunView = serde_json::from_str(&row.view)
+        .map_err(|error| StoreError::Corrupt(format!("the stored view of run {} cannot be read: {error}", row.id)))?;
+    if let crate::store::StoredState::Steered { .. } = row.state {
+        view.state = "steered".to_owned();
+    }
+    Ok(view)
+}
+
+fn sealed(text: &str) -> Result<Turn, StoreError> {
+    Turn::from_stored(text).map_err(|error| StoreError::Corrupt(error.to_string()))
+}
+
+fn boundary(at: String) -> HistoryMessage {
+    HistoryMessage {
+        run_id: None,
+        role: "reset".to_owned(),
+        text: String::new(),
+        at,
+        calls: Vec::new(),
+        call_id: None,
+        partial: false,
+        verdict: None,
+    }
+}
+
+/// What a reader behind number `after` is still to be told of a run whose events are gone: a snapshot in place of those it has
+/// missed, and the end.
+fn last_events(view: RunView, after: u64) -> Option<Vec<RunEvent>> {
+    let receipt = view.receipt?;
+    let at = view.ended_at.unwrap_or_default();
+    let event = |seq, kind| {
+        let (run_id, session_key) = (view.run_id.clone(), view.session_key.clone());
+        RunEvent { run_id, session_key, seq, at: at.clone(), kind }
+    };
+    let before = view.seq.saturating_sub(1);
+    let missed = (after < before).then(|| {
+        let text = view.output.clone().unwrap_or_default();
+        event(before, EventKind::Snapshot { text, thinking: String::new(), calls: Vec::new() })
+    });
+    let verdict = receipt.verdict.clone();
+    let text = view.output.clone().filter(|_| verdict == quell_protocol::Verdict::Completed);
+    let end = EventKind::Ended { verdict, text, receipt: Box::new(receipt), steps: view.steps };
+    Some(missed.into_iter().chain([event(view.seq, end)]).collect())
+}

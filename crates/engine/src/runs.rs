@@ -1,0 +1,406 @@
+//! All runs that are not forgotten: the kernel's registry behind one lock, and the cell of each run.
+//!
+//! Every transition is made under that lock and its effects are carried out before it is let go, in the order in which the
+//! machine gave them: announcing, cancelling, killing, sealing and arming a timer are all synchronous and short. So a stop
+//! never waits for anything, and no two threads can announce out of order.
+
+mod finish;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use quell_kernel::queue::Refusal;
+use quell_kernel::registry::{Accepted, Entry, Gate, Phase, StopAsk, StopScope, Stopped, Who};
+use quell_kernel::{Debts, Effect, Input, Moment, Push, Registry, RunState};
+use quell_protocol::api::ComputeStatus;
+use quell_protocol::{AgentId, RunId, SessionKey, StopReason};
+use tokio::runtime::Handle;
+use tokio_util::task::TaskTracker;
+
+use crate::agent::Workshop;
+use crate::cell::{Acceptance, Cell, Hub, Notice};
+use crate::clock::Clock;
+use crate::store::Store;
+pub use finish::{deadline, stored_view};
+
+/// The runs of one engine. Clones are the same.
+#[derive(Clone)]
+pub struct Runs(Arc<Inner>);
+
+struct Inner {
+    clock: Clock,
+    hub: Hub,
+    store: Store,
+    workshop: Arc<Workshop>,
+    tasks: TaskTracker,
+    /// A stop may come from a thread that is none of the runtime's.
+    runtime: Handle,
+    state: Mutex<State>,
+}
+
+struct State {
+    registry: Registry,
+    cells: HashMap<RunId, Arc<Cell>>,
+    shown: BTreeMap<AgentId, (ComputeStatus, Vec<RunId>)>,
+}
+
+/// What a stop did, with the cells to wait for.
+#[derive(Debug, Default)]
+pub struct Stop {
+    /// Runs that this call aborted.
+    pub aborted: Vec<RunId>,
+    /// Queued ones among them, with their texts.
+    pub withdrawn: Vec<(RunId, String)>,
+    /// Every run that the stop covers, aborted by this call or not.
+    pub tickets: Vec<Ticket>,
+}
+
+/// A claim on the end of a run. Any number of people may wait for it, any number of times.
+#[derive(Debug, Clone)]
+pub struct Ticket(Arc<Cell>);
+
+impl Ticket {
+    /// The run.
+    #[must_use]
+    pub fn cell(&self) -> &Arc<Cell> {
+        &self.0
+    }
+
+    /// Waits for the end of the run.
+    ///
+    /// # Cancel safety
+    /// Safe: it waits for a condition; the stop itself has already happened.
+    pub async fn settled(&self) {
+        self.0.reached(crate::cell::Progress::Ended).await;
+    }
+}
+
+impl Runs {
+    /// No runs yet. Its tasks will run on the runtime that this is called on.
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    #[must_use]
+    pub fn new(registry: Registry, workshop: Arc<Workshop>, store: Store, clock: Clock, hub: Hub) -> Self {
+        let state = Mutex::new(State { registry, cells: HashMap::new(), shown: BTreeMap::new() });
+        let runtime = Handle::current();
+        Self(Arc::new(Inner { clock, hub, store, workshop, tasks: TaskTracker::new(), runtime, state }))
+    }
+
+    /// Lets a run in, not yet durable.
+    ///
+    /// # Errors
+    /// The [`Refusal`] says why not.
+    pub fn accept(&self, cell: &Arc<Cell>) -> Result<Accepted, Refusal> {
+        let mut state = self.lock();
+        let accepted = state.registry.accept(cell.run.clone(), self.now())?;
+        if let Accepted::New(_) = accepted {
+            state.cells.insert(cell.run.id.clone(), Arc::clone(cell));
+        }
+        Ok(accepted)
+    }
+
+    /// The acceptance of a run is in the database. Answers the runs that it interrupts.
+    pub fn durable(&self, cell: &Cell) -> Stop {
+        let requested = self.now();
+        let mut state = self.lock();
+        cell.set_acceptance(Acceptance::Durable);
+        let stopped = state.registry.durable(cell.id(), requested);
+        self.carry_out(&mut state, stopped, requested)
+    }
+
+    /// The acceptance of a run failed: it leaves no trace.
+    pub fn refuse(&self, cell: &Cell) {
+        let mut state = self.lock();
+        cell.set_acceptance(Acceptance::Refused);
+        state.registry.withdraw(cell.id());
+        state.cells.remove(cell.id());
+        self.show(&mut state);
+    }
+
+    /// Stops what `scope` covers and `who` may stop. Synchronous: when it returns, tokens have fired and wardens are told.
+    #[must_use]
+    pub fn stop(&self, scope: &StopScope, who: &Who, ask: &StopAsk) -> Stop {
+        let requested = self.now();
+        let mut state = self.lock();
+        let stopped = state.registry.stop(scope, who, ask, requested);
+        self.carry_out(&mut state, stopped, requested)
+    }
+
+    /// Aborts runs on Quell's own account.
+    pub fn abort(&self, ids: Vec<RunId>, push: Push, reason: &StopReason) -> Stop {
+        let requested = self.now();
+        let mut state = self.lock();
+        let stopped = state.registry.abort(ids, push, reason, requested);
+        self.carry_out(&mut state, stopped, requested)
+    }
+
+    /// One input to one run.
+    pub fn input(&self, id: &RunId, input: Input) {
+        let mut state = self.lock();
+        let effects = state.registry.input(id, input, self.now());
+        self.apply(&mut state, id, &effects);
+        self.show(&mut state);
+    }
+
+    /// Starts the run of a session that is due, if one is; answers its cell.
+    #[must_use]
+    pub fn start_due(&self, key: &SessionKey) -> Option<Arc<Cell>> {
+        let mut state = self.lock();
+        let id = state.registry.due(key)?.run.id.clone();
+        let cell = state.cells.get(&id).cloned()?;
+        let effects = state.registry.input(&id, Input::Start, self.now());
+        self.apply(&mut state, &id, &effects);
+        self.show(&mut state);
+        Some(cell)
+    }
+
+    /// True when a run of the session could start now.
+    #[must_use]
+    pub fn is_due(&self, key: &SessionKey) -> bool {
+        self.lock().registry.due(key).is_some()
+    }
+
+    /// Notes what a run is doing.
+    pub fn phase(&self, cell: &Cell, phase: Phase) {
+        let mut state = self.lock();
+        state.registry.set_phase(cell.id(), phase);
+        cell.set_phase(phase);
+        self.show(&mut state);
+    }
+
+    /// Takes the messages that wait to steer a run.
+    pub fn take_steers(&self, into: &RunId) -> Vec<String> {
+        let mut state = self.lock();
+        let taken = state.registry.take_steers(into);
+        let cells: Vec<Arc<Cell>> = taken.iter().filter_map(|(id, _)| state.cells.remove(id)).collect();
+        drop(state);
+        for cell in cells {
+            cell.handed_over();
+            self.spawn(finish::note_steered(self.clone(), cell, into.clone()));
+        }
+        taken.into_iter().map(|(_, text)| text).collect()
+    }
+
+    /// The cell of a run that is not forgotten.
+    #[must_use]
+    pub fn cell(&self, id: &RunId) -> Option<Arc<Cell>> {
+        self.lock().cells.get(id).cloned()
+    }
+
+    /// Cells of all runs that are not over, in order of acceptance.
+    #[must_use]
+    pub fn active(&self) -> Vec<Arc<Cell>> {
+        self.select(|entry| !entry.state.is_ended())
+    }
+
+    /// Cells of a session's runs that are not over, in order of acceptance.
+    #[must_use]
+    pub fn of_session(&self, key: &SessionKey) -> Vec<Arc<Cell>> {
+        self.select(|entry| entry.run.session == *key && !entry.state.is_ended())
+    }
+
+    /// What an agent's runs are doing, and which they are.
+    #[must_use]
+    pub fn agent(&self, agent: &AgentId) -> (ComputeStatus, Vec<RunId>) {
+        agent_state(&self.lock().registry, agent)
+    }
+
+    /// Sessions that have a run waiting.
+    #[must_use]
+    pub fn waiting_sessions(&self) -> BTreeSet<SessionKey> {
+        let queued = |entry: &&Entry| entry.state == RunState::Queued;
+        self.lock().registry.iter().filter(queued).map(|entry| entry.run.session.clone()).collect()
+    }
+
+    /// Opens, holds or closes the gate for new runs.
+    pub fn set_gate(&self, gate: Gate) {
+        self.lock().registry.set_gate(gate);
+    }
+
+    /// The gate for new runs.
+    #[must_use]
+    pub fn gate(&self) -> Gate {
+        self.lock().registry.gate()
+    }
+
+    /// Aborts what is over its time (row A6), and forgets what is over and stored.
+    pub fn sweep(&self) {
+        let expired = self.lock().registry.expired(self.now());
+        self.abort(expired, Push::Gentle, &StopReason::Timeout);
+    }
+
+    /// Forgets a run that is over, unless a descendant lives.
+    pub fn forget(&self, id: &RunId) {
+        let mut state = self.lock();
+        if state.registry.forget(id) {
+            state.cells.remove(id);
+        }
+    }
+
+    /// Tasks of the engine that are not a run's own: finalisers, timers, session actors.
+    #[must_use]
+    pub fn tasks(&self) -> &TaskTracker {
+        &self.0.tasks
+    }
+
+    /// Starts a task of the engine that the shutdown waits for. May be called from any thread.
+    pub fn spawn<F>(&self, task: F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        // The one place where the engine's own tasks are born, tracked.
+        self.0.runtime.spawn(self.0.tasks.track_future(task));
+    }
+
+    /// The database.
+    #[must_use]
+    pub fn store(&self) -> &Store {
+        &self.0.store
+    }
+
+    /// What agents share.
+    #[must_use]
+    pub fn workshop(&self) -> &Arc<Workshop> {
+        &self.0.workshop
+    }
+
+    /// The fan-out.
+    #[must_use]
+    pub fn hub(&self) -> &Hub {
+        &self.0.hub
+    }
+
+    /// The clock.
+    #[must_use]
+    pub fn clock(&self) -> Clock {
+        self.0.clock
+    }
+
+    fn select(&self, wanted: impl Fn(&Entry) -> bool) -> Vec<Arc<Cell>> {
+        let state = self.lock();
+        let mut entries: Vec<&Entry> = state.registry.iter().filter(|entry| wanted(entry)).collect();
+        entries.sort_by_key(|entry| entry.mark);
+        entries.into_iter().filter_map(|entry| state.cells.get(&entry.run.id).cloned()).collect()
+    }
+
+    fn carry_out(&self, state: &mut State, stopped: Stopped, requested: Moment) -> Stop {
+        for id in &stopped.covered {
+            if let Some(cell) = state.cells.get(id) {
+                cell.stop_requested(requested);
+            }
+        }
+        for (id, effects) in &stopped.transitions {
+            self.apply(state, id, effects);
+        }
+        let tickets: Vec<Ticket> =
+            stopped.covered.iter().filter_map(|id| state.cells.get(id).cloned().map(Ticket)).collect();
+        for ticket in &tickets {
+            ticket.0.stop_delivered();
+        }
+        self.show(state);
+        Stop { aborted: stopped.aborted, withdrawn: stopped.withdrawn, tickets }
+    }
+
+    /// Carries out the effects of one transition, in order.
+    fn apply(&self, state: &mut State, id: &RunId, effects: &[Effect]) {
+        let Some(cell) = state.cells.get(id).cloned() else { return };
+        let Some(entry) = state.registry.get(id) else { return };
+        let debts = match &entry.state {
+            RunState::Ending { debts, .. } | RunState::Ended { debts, .. } => *debts,
+            RunState::Queued | RunState::Running => Debts::default(),
+        };
+        for effect in effects {
+            match effect {
+                Effect::Spawn => cell.started(),
+                Effect::Cancel => self.cancel(&cell, entry),
+                Effect::Kill => cell.scope.kill(),
+                Effect::Seal => cell.seal(),
+                Effect::ArmGrace(at) => {
+                    self.spawn(finish::timer(self.clone(), Arc::clone(&cell), *at, Input::GracePassed))
+                }
+                Effect::ArmHard(at) => {
+                    self.spawn(finish::timer(self.clone(), Arc::clone(&cell), *at, Input::HardPassed))
+                }
+                Effect::AnnounceEnding => announce_ending(&cell, entry),
+                Effect::AnnounceEnded => self.end(&cell, debts),
+                Effect::AmendReceipt => self.amend(&cell, debts),
+            }
+        }
+    }
+
+    fn cancel(&self, cell: &Cell, entry: &Entry) {
+        if let Some(quell_protocol::Verdict::Aborted { reason, .. }) = entry.state.verdict() {
+            self.0.hub.publish(&Notice::Cancelling {
+                run_id: cell.run.id.clone(),
+                session_key: cell.run.session.clone(),
+                reason: reason.clone(),
+            });
+        }
+        cell.scope.cancel();
+    }
+
+    fn end(&self, cell: &Arc<Cell>, debts: Debts) {
+        cell.announce_ended(debts);
+        let (run, session, steps) = (cell.id(), &cell.run.session, cell.steps());
+        match cell.verdict() {
+            Some(quell_protocol::Verdict::Aborted { .. }) => {
+                tracing::info!(%run, %session, steps, "execution cancelled")
+            }
+            Some(verdict) => tracing::info!(%run, %session, steps, verdict = verdict.word(), "run ended"),
+            None => {}
+        }
+        self.spawn(finish::close_book(self.clone(), Arc::clone(cell)));
+    }
+
+    fn amend(&self, cell: &Arc<Cell>, debts: Debts) {
+        cell.amend_receipt(debts);
+        self.spawn(finish::store_amended(self.clone(), Arc::clone(cell)));
+    }
+
+    /// Publishes what changed in the agents' compute status (row B3).
+    fn show(&self, state: &mut State) {
+        if !self.0.hub.has_subscribers() {
+            // What the last subscriber was told says nothing to the next one.
+            state.shown.clear();
+            return;
+        }
+        for agent in self.0.workshop.agents.keys() {
+            let now = agent_state(&state.registry, agent);
+            if state.shown.get(agent) != Some(&now) {
+                let (status, active) = now.clone();
+                state.shown.insert(agent.clone(), now);
+                self.0.hub.publish(&Notice::Agent { agent: agent.clone(), status, active });
+            }
+        }
+    }
+
+    fn now(&self) -> Moment {
+        self.0.clock.now()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn announce_ending(cell: &Cell, entry: &Entry) {
+    if let Some(verdict) = entry.state.verdict() {
+        tracing::info!(run = %cell.run.id, session = %cell.run.session, verdict = verdict.word(), "run is ending");
+        cell.announce_ending(verdict);
+    }
+}
+
+fn agent_state(registry: &Registry, agent: &AgentId) -> (ComputeStatus, Vec<RunId>) {
+    let mut entries: Vec<&Entry> =
+        registry.iter().filter(|entry| entry.run.agent == *agent && !entry.state.is_ended()).collect();
+    entries.sort_by_key(|entry| entry.mark);
+    let active = entries.into_iter().map(|entry| entry.run.id.clone()).collect();
+    (registry.compute_status(agent), active)
+}
+
+impl std::fmt::Debug for Runs {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Runs")
+    }
+}

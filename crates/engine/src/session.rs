@@ -1,0 +1,170 @@
+//! Sessions at work: one actor per session that has something to do. It takes the run that is due, sees it to its end, and
+//! goes on with the sealed turn in memory, recorded or not. Its mailbox is the session's queue in the registry.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use quell_kernel::Moment;
+use quell_kernel::turn::Turn;
+use quell_protocol::SessionKey;
+use tokio::sync::Semaphore;
+
+use crate::cell::{Cell, Notice, Progress};
+use crate::runs::Runs;
+use crate::store::StoreError;
+
+/// The sessions that are in memory. Clones are the same.
+#[derive(Clone)]
+pub struct Sessions(Arc<Inner>);
+
+struct Inner {
+    runs: Runs,
+    permits: Arc<Semaphore>,
+    live: Mutex<HashMap<SessionKey, Live>>,
+}
+
+struct Live {
+    working: bool,
+    used: Moment,
+    history: Option<Arc<Vec<Arc<Turn>>>>,
+}
+
+impl Sessions {
+    /// No sessions in memory; at most `in_flight` of their runs work at the same time.
+    #[must_use]
+    pub fn new(runs: Runs, in_flight: usize) -> Self {
+        let permits = Arc::new(Semaphore::new(in_flight.clamp(1, Semaphore::MAX_PERMITS)));
+        Self(Arc::new(Inner { runs, permits, live: Mutex::new(HashMap::new()) }))
+    }
+
+    /// Something may be due in this session: wakes its actor if it sleeps.
+    pub fn poke(&self, key: &SessionKey) {
+        let mut live = self.live();
+        let now = self.0.runs.clock().now();
+        let session = match live.entry(key.clone()) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => {
+                tracing::info!(session = %key, "session created");
+                entry.insert(Live { working: false, used: now, history: None })
+            }
+        };
+        session.used = now;
+        if session.working {
+            return;
+        }
+        session.working = true;
+        drop(live);
+        self.0.runs.spawn(act(self.clone(), key.clone()));
+    }
+
+    /// Forgets what is in memory of a session's history; the next run reads it again.
+    pub fn forget_history(&self, key: &SessionKey) {
+        if let Some(session) = self.live().get_mut(key) {
+            session.history = None;
+        }
+    }
+
+    /// Drops sessions from memory that nobody has used for longer than `idle`. Their history stays in the database.
+    pub fn sweep(&self, idle: Duration) {
+        let now = self.0.runs.clock().now();
+        self.live().retain(|key, session| {
+            let keep = session.working || now.since(session.used) <= idle;
+            if !keep {
+                tracing::info!(session = %key, "session expired from memory");
+            }
+            keep
+        });
+    }
+
+    /// How many sessions are in memory.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.live().len()
+    }
+
+    /// The sealed turns that a new run continues on.
+    async fn history(&self, key: SessionKey) -> Result<Vec<Arc<Turn>>, StoreError> {
+        let known = self.live().get(&key).and_then(|session| session.history.clone());
+        if let Some(history) = known {
+            return Ok(history.to_vec());
+        }
+        let stored = self.0.runs.store().turns(key.clone()).await?;
+        let mut turns = Vec::with_capacity(stored.len());
+        for text in stored {
+            let turn = Turn::from_stored(&text).map_err(|error| StoreError::Corrupt(error.to_string()))?;
+            turns.push(Arc::new(turn));
+        }
+        if let Some(session) = self.live().get_mut(&key) {
+            session.history = Some(Arc::new(turns.clone()));
+        }
+        Ok(turns)
+    }
+
+    fn append(&self, key: &SessionKey, turn: Arc<Turn>) {
+        if let Some(session) = self.live().get_mut(key)
+            && let Some(history) = &mut session.history
+        {
+            Arc::make_mut(history).push(turn);
+        }
+    }
+
+    /// Lets the actor go to sleep, unless something became due meanwhile.
+    fn may_sleep(&self, key: &SessionKey) -> bool {
+        let mut live = self.live();
+        if self.0.runs.is_due(key) {
+            return false;
+        }
+        if let Some(session) = live.get_mut(key) {
+            session.working = false;
+            session.used = self.0.runs.clock().now();
+        }
+        true
+    }
+
+    fn live(&self) -> MutexGuard<'_, HashMap<SessionKey, Live>> {
+        self.0.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The actor of one session. It ends when nothing is due.
+async fn act(sessions: Sessions, key: SessionKey) {
+    let runs = &sessions.0.runs;
+    loop {
+        // A queued run that is stopped while it waits here for a permit is over at once; then nothing may be due any more.
+        let Ok(permit) = Arc::clone(&sessions.0.permits).acquire_owned().await else { return };
+        match runs.start_due(&key) {
+            Some(cell) => run_one(&sessions, &key, cell).await,
+            None if sessions.may_sleep(&key) => return,
+            None => {}
+        }
+        drop(permit);
+    }
+}
+
+async fn run_one(sessions: &Sessions, key: &SessionKey, cell: Arc<Cell>) {
+    let runs = sessions.0.runs.clone();
+    let Some(agent) = runs.workshop().agents.get(&cell.run.agent).cloned() else {
+        unreachable!("dispatch lets in only runs of agents that exist")
+    };
+    let work = {
+        let (cell, sessions, key) = (Arc::clone(&cell), sessions.clone(), key.clone());
+        async move {
+            let runs = sessions.0.runs.clone();
+            runs.see_through(&cell, &agent, sessions.history(key)).await;
+        }
+    };
+    runs.spawn(work);
+    cell.reached(Progress::Ended).await;
+    if let Some(turn) = cell.sealed_now() {
+        sessions.append(key, turn);
+    }
+    runs.hub().publish(&Notice::Session { key: key.clone(), reason: "message" });
+}
+
+impl std::fmt::Debug for Sessions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Sessions({} live)", self.count())
+    }
+}
