@@ -1,0 +1,75 @@
+//! The HTTP door: routes of interfaces.md, JSON in and out, problems with stable codes.
+
+mod agents;
+mod auth;
+mod body;
+mod openapi;
+mod ops;
+mod problem;
+mod runs;
+mod sessions;
+mod sse;
+mod stop;
+mod tokens;
+
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, Request};
+use axum::http::{HeaderValue, header};
+use axum::middleware::{self, Next};
+use axum::response::Response;
+use axum::routing::{delete, get, post};
+
+use crate::door::Door;
+pub(crate) use auth::{Visitor, check_origin};
+pub(crate) use problem::{Refused, refuse};
+
+/// All routes.
+pub fn router(door: Door) -> Router {
+    Router::new()
+        .route("/healthz", get(ops::healthz))
+        .route("/readyz", get(ops::readyz))
+        .route("/metrics", get(ops::metrics))
+        .route("/openapi.json", get(openapi::document))
+        .route("/api/agents", get(agents::list))
+        .route("/api/agents/{id}", get(agents::show))
+        .route("/api/agent/{id}/abort", post(agents::abort))
+        .route("/api/agent//abort", post(agents::abort_without_id))
+        .route("/api/sessions", get(sessions::list))
+        .route("/api/sessions/{key}", get(sessions::show).delete(sessions::delete))
+        .route("/api/sessions/{key}/history", get(sessions::history))
+        .route("/api/sessions/{key}/reset", post(sessions::reset))
+        .route("/api/sessions/{key}/runs", post(runs::send))
+        .route("/api/sessions/{key}/stop", post(stop::session))
+        .route("/api/runs", get(runs::list))
+        .route("/api/runs/{id}", get(runs::show))
+        .route("/api/runs/{id}/events", get(sse::events))
+        .route("/api/runs/{id}/stop", post(stop::run))
+        .route("/api/stop", post(stop::everything))
+        .route("/api/hold", get(stop::show_hold).put(stop::set_hold).delete(stop::lift_hold))
+        .route("/api/tokens", get(tokens::list).post(tokens::create))
+        .route("/api/tokens/{name}", delete(tokens::revoke))
+        .route("/", get(crate::ws::upgrade))
+        .route("/ws", get(crate::ws::upgrade))
+        .fallback(problem::no_route)
+        .method_not_allowed_fallback(problem::no_method)
+        // The body extractor has its own limit, with a problem body.
+        .layer(DefaultBodyLimit::disable())
+        .layer(middleware::from_fn(problem::refuse_malformed_escapes))
+        .layer(middleware::from_fn(harden))
+        .with_state(door)
+}
+
+/// A browser that shows an answer loads and runs nothing because of it.
+const NOTHING: &str = "default-src 'none'; frame-ancestors 'none'";
+
+/// Answers are for programs: no sniffing, no framing, no caching.
+async fn harden(request: Request, next: Next) -> Response {
+    let mut response = next.run(request).await;
+    let headers = response.headers_mut();
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(header::X_FRAME_OPTIONS, HeaderValue::from_static("DENY"));
+    headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    headers.entry(header::CONTENT_SECURITY_POLICY).or_insert(HeaderValue::from_static(NOTHING));
+    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    response
+}

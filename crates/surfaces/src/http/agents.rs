@@ -1,0 +1,90 @@
+//! Agents: list, look, and the abort of their model calls (row B4).
+
+use axum::Json;
+use axum::extract::{Path, State};
+use quell_kernel::registry::AgentPhase;
+use quell_protocol::api::{AgentAbortAnswer, AgentRow, List, StopRunRequest};
+use quell_protocol::{AgentId, ErrorCode};
+use serde::Deserialize;
+
+use super::body::{Asked, Optional};
+use super::stop::ask;
+use super::{Refused, Visitor, refuse};
+use crate::door::Door;
+
+pub(super) async fn list(State(door): State<Door>, _visitor: Visitor) -> Json<List<AgentRow>> {
+    Json(List { items: door.engine().agents(), next_cursor: None })
+}
+
+pub(super) async fn show(
+    State(door): State<Door>,
+    _visitor: Visitor,
+    Path(id): Path<String>,
+) -> Result<Json<AgentRow>, Refused> {
+    let id = agent_id(&id)?;
+    door.engine().agent(&id).map(Json).ok_or_else(|| no_agent(&id))
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct AbortQuery {
+    scope: Option<String>,
+}
+
+pub(super) async fn abort(
+    State(door): State<Door>,
+    visitor: Visitor,
+    Path(id): Path<String>,
+    Asked(query): Asked<AbortQuery>,
+    Optional(request): Optional<StopRunRequest>,
+) -> Result<Json<AgentAbortAnswer>, Refused> {
+    let caller = visitor.writer()?;
+    check_open(&door)?;
+    let id = agent_id(&id)?;
+    if door.engine().agent(&id).is_none() {
+        return Err(no_agent(&id));
+    }
+    let phase = match query.scope.as_deref() {
+        None | Some("call") => AgentPhase::WaitingLlm,
+        Some("run") => AgentPhase::Any,
+        Some(other) => {
+            return Err(refuse(ErrorCode::InvalidRequest, format!("scope is {other:?}; it may be `run` or absent")));
+        }
+    };
+    let ask = ask(caller, request.force, request.reason.as_deref());
+    let (answer, stop) = door.engine().abort_agent(caller, &id, phase, &ask);
+    // The answer is sent when the status has left `waiting_llm` and `stopping` for these runs (row B5).
+    for ticket in &stop.tickets {
+        ticket.settled().await;
+    }
+    Ok(Json(answer))
+}
+
+pub(super) async fn abort_without_id(State(door): State<Door>, visitor: Visitor) -> Result<(), Refused> {
+    visitor.writer()?;
+    check_open(&door)?;
+    Err(missing_id())
+}
+
+/// The first check of row B4.
+fn check_open(door: &Door) -> Result<(), Refused> {
+    if door.engine().is_open() {
+        return Ok(());
+    }
+    Err(refuse(ErrorCode::SocietyNotInitialized, "the daemon is starting or closing; ask again"))
+}
+
+fn agent_id(text: &str) -> Result<AgentId, Refused> {
+    if text.trim().is_empty() {
+        return Err(missing_id());
+    }
+    AgentId::parse(text).map_err(|_| refuse(ErrorCode::AgentNotFound, format!("there is no agent {text:?}")))
+}
+
+fn missing_id() -> Refused {
+    refuse(ErrorCode::MissingAgentId, "name the agent in the path: /api/agent/AGENT/abort")
+}
+
+fn no_agent(id: &AgentId) -> Refused {
+    refuse(ErrorCode::AgentNotFound, format!("there is no agent {id:?}; GET /api/agents lists them"))
+}

@@ -1,0 +1,97 @@
+//! Who comes in: bearer token or the page's cookie, with the origin of browsers checked.
+
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, header};
+use quell_engine::access::Caller;
+use quell_protocol::api::Scope;
+use quell_protocol::{ErrorCode, Surface};
+
+use super::{Refused, refuse};
+use crate::door::Door;
+
+/// The header with which a first-party client names itself, so that receipts say where a stop came from.
+const SURFACE_HEADER: &str = "x-quell-surface";
+/// The page's cookie.
+const COOKIE: &str = "quell_session";
+
+/// A caller that showed a valid token.
+#[derive(Debug, Clone)]
+pub(crate) struct Visitor(pub(crate) Caller);
+
+impl Visitor {
+    /// Passes callers that may send and stop.
+    pub(crate) fn writer(&self) -> Result<&Caller, Refused> {
+        if self.0.may_write() {
+            return Ok(&self.0);
+        }
+        Err(refuse(ErrorCode::Forbidden, "this needs a token with scope write; `quell token create` makes one"))
+    }
+
+    /// Passes administrators.
+    pub(crate) fn admin(&self) -> Result<&Caller, Refused> {
+        if self.0.is_admin() {
+            return Ok(&self.0);
+        }
+        Err(refuse(ErrorCode::Forbidden, "this needs a token with scope admin; the first one is in the data directory"))
+    }
+}
+
+impl FromRequestParts<Door> for Visitor {
+    type Rejection = Refused;
+
+    async fn from_request_parts(parts: &mut Parts, door: &Door) -> Result<Self, Refused> {
+        check_origin(&parts.headers, door)?;
+        let access = door.engine().access();
+        let shown = match bearer(&parts.headers) {
+            Some(token) => {
+                access.authenticate(token).map(|(principal, scope)| (principal, scope, surface(&parts.headers)))
+            }
+            None => cookie(&parts.headers)
+                .and_then(|value| access.cookie(value))
+                .map(|(principal, scope)| (principal, scope, Surface::Page)),
+        };
+        let Some((principal, scope, surface)) = shown else {
+            return Err(refuse(
+                ErrorCode::Unauthorized,
+                "send `Authorization: Bearer TOKEN`; the daemon wrote an admin token to `token` in its data directory",
+            ));
+        };
+        debug_assert!(scope >= Scope::Read, "every token may look");
+        Ok(Self(Caller { principal, scope, surface }))
+    }
+}
+
+/// The bearer token of a request.
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
+    let (scheme, token) = value.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+}
+
+/// Refuses a browser that comes from a foreign origin.
+pub(crate) fn check_origin(headers: &HeaderMap, door: &Door) -> Result<(), Refused> {
+    let Some(origin) = headers.get(header::ORIGIN) else { return Ok(()) };
+    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
+    if origin.to_str().is_ok_and(|origin| door.origin_allowed(origin, host)) {
+        return Ok(());
+    }
+    Err(refuse(
+        ErrorCode::BadOrigin,
+        format!("requests from the web origin {origin:?} are not allowed; add it to allowed_origins in [server]"),
+    ))
+}
+
+fn cookie(headers: &HeaderMap) -> Option<&str> {
+    let all = headers.get_all(header::COOKIE).into_iter().filter_map(|value| value.to_str().ok());
+    let mut pairs = all.flat_map(|value| value.split(';')).filter_map(|pair| pair.trim().split_once('='));
+    pairs.find(|(name, _)| *name == COOKIE).map(|(_, value)| value)
+}
+
+fn surface(headers: &HeaderMap) -> Surface {
+    match headers.get(SURFACE_HEADER).map(axum::http::HeaderValue::as_bytes) {
+        Some(b"cli") => Surface::Cli,
+        Some(b"tui") => Surface::Tui,
+        _ => Surface::Http,
+    }
+}

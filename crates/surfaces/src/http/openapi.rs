@@ -1,0 +1,263 @@
+//! `/openapi.json`: the routes as a table, the bodies as the schemas that the protocol's types derive. A test holds the table
+//! against the router.
+
+use axum::Json;
+use quell_protocol::api::{
+    AgentAbortAnswer, AgentRow, HistoryMessage, Hold, NewToken, RunView, SendAnswer, SendRequest, SessionRow,
+    StopAllAnswer, StopAllRequest, StopAnswer, StopRunRequest, StopSessionRequest, TicketView, TokenRequest, TokenRow,
+};
+use quell_protocol::{ErrorCode, Problem, RunEvent};
+use serde_json::{Map, Value, json};
+use utoipa::OpenApi;
+
+/// One route.
+struct Row {
+    method: &'static str,
+    path: &'static str,
+    summary: &'static str,
+    /// Schema of the request body, if it takes one.
+    takes: Option<&'static str>,
+    /// Status, schema (`[X]` is a page of X, `text` is text), meaning.
+    answers: &'static [(u16, &'static str, &'static str)],
+}
+
+const fn get(path: &'static str, summary: &'static str, answers: &'static [(u16, &'static str, &'static str)]) -> Row {
+    Row { method: "get", path, summary, takes: None, answers }
+}
+
+const fn post(
+    path: &'static str,
+    summary: &'static str,
+    takes: &'static str,
+    answers: &'static [(u16, &'static str, &'static str)],
+) -> Row {
+    Row { method: "post", path, summary, takes: Some(takes), answers }
+}
+
+const fn delete(
+    path: &'static str,
+    summary: &'static str,
+    answers: &'static [(u16, &'static str, &'static str)],
+) -> Row {
+    Row { method: "delete", path, summary, takes: None, answers }
+}
+
+const ROUTES: &[Row] = &[
+    get("/healthz", "The process is up", &[(200, "", "up")]),
+    get("/readyz", "The daemon takes requests", &[(200, "", "ready"), (503, "Problem", "closing")]),
+    get("/metrics", "Prometheus metrics", &[(200, "text", "metrics")]),
+    get("/openapi.json", "This document", &[(200, "", "the document")]),
+    get("/api/agents", "All agents", &[(200, "[AgentRow]", "agents")]),
+    get("/api/agents/{id}", "One agent", &[(200, "AgentRow", "the agent"), (404, "Problem", "unknown")]),
+    post(
+        "/api/agent/{id}/abort",
+        "Abort the agent's model calls; with ?scope=run all its runs",
+        "StopRunRequest",
+        &[(200, "AgentAbortAnswer", "what was aborted"), (400, "Problem", "no id"), (404, "Problem", "unknown")],
+    ),
+    get("/api/sessions", "Sessions, the last used first", &[(200, "[SessionRow]", "sessions")]),
+    get("/api/sessions/{key}", "One session", &[(200, "SessionRow", "the session"), (404, "Problem", "unknown")]),
+    delete("/api/sessions/{key}", "Stop and delete a session", &[(204, "", "deleted"), (404, "Problem", "unknown")]),
+    get(
+        "/api/sessions/{key}/history",
+        "A session's messages, for people",
+        &[(200, "[HistoryMessage]", "messages"), (404, "Problem", "unknown")],
+    ),
+    post(
+        "/api/sessions/{key}/reset",
+        "Stop a session and empty its history; old turns stay under a boundary",
+        "",
+        &[(200, "SessionRow", "the session"), (404, "Problem", "unknown")],
+    ),
+    post(
+        "/api/sessions/{key}/runs",
+        "Send a message",
+        "SendRequest",
+        &[
+            (202, "SendAnswer", "accepted"),
+            (200, "SendAnswer", "a repeat: its state now; or, for a stop text, a StopAnswer"),
+            (409, "Problem", "the idempotency key was used for another message, or the session is busy"),
+            (429, "Problem", "too many wait"),
+            (503, "Problem", "held, closing, or the database cannot be written"),
+        ],
+    ),
+    post(
+        "/api/sessions/{key}/stop",
+        "Stop all runs of a session and withdraw its queue",
+        "StopSessionRequest",
+        &[(200, "StopAnswer", "what was stopped")],
+    ),
+    get("/api/runs", "Runs, newest first; ?state=active for those that are not over", &[(200, "[RunView]", "runs")]),
+    get("/api/runs/{id}", "One run with its receipt", &[(200, "RunView", "the run"), (404, "Problem", "unknown")]),
+    get(
+        "/api/runs/{id}/events",
+        "A run's events as server-sent events; resume by Last-Event-ID or ?after=",
+        &[(200, "events", "each frame's data is a RunEvent"), (404, "Problem", "unknown")],
+    ),
+    post(
+        "/api/runs/{id}/stop",
+        "Stop a run; ?wait=1 answers with the receipt",
+        "StopRunRequest",
+        &[
+            (202, "TicketView", "stopping"),
+            (200, "TicketView", "over, with the receipt"),
+            (403, "Problem", "not yours"),
+            (404, "Problem", "unknown"),
+        ],
+    ),
+    post("/api/stop", "Stop everything", "StopAllRequest", &[(200, "StopAllAnswer", "what was stopped")]),
+    get("/api/hold", "Whether new runs are held", &[(200, "Hold", "the hold")]),
+    Row {
+        method: "put",
+        path: "/api/hold",
+        summary: "Hold new runs",
+        takes: Some(""),
+        answers: &[(200, "Hold", "the hold")],
+    },
+    delete("/api/hold", "Lift the hold", &[(200, "Hold", "the hold")]),
+    get("/api/tokens", "All tokens, without their secrets", &[(200, "[TokenRow]", "tokens")]),
+    post(
+        "/api/tokens",
+        "Make a token; its secret is shown once",
+        "TokenRequest",
+        &[(201, "NewToken", "the token"), (409, "Problem", "the name is taken")],
+    ),
+    delete("/api/tokens/{name}", "Revoke a token", &[(204, "", "revoked"), (404, "Problem", "unknown")]),
+];
+
+#[derive(OpenApi)]
+#[openapi(components(schemas(
+    AgentAbortAnswer,
+    AgentRow,
+    HistoryMessage,
+    Hold,
+    NewToken,
+    Problem,
+    RunEvent,
+    RunView,
+    SendAnswer,
+    SendRequest,
+    SessionRow,
+    StopAllAnswer,
+    StopAllRequest,
+    StopAnswer,
+    StopRunRequest,
+    StopSessionRequest,
+    TicketView,
+    TokenRequest,
+    TokenRow,
+)))]
+struct Schemas;
+
+pub(super) async fn document(_visitor: super::Visitor) -> Json<Value> {
+    Json(build())
+}
+
+fn build() -> Value {
+    let mut document = serde_json::to_value(Schemas::openapi()).unwrap_or_default();
+    let codes: Vec<&str> = ErrorCode::ALL.iter().map(|code| code.as_str()).collect();
+    document["info"] = json!({
+        "title": "Quell",
+        "version": env!("CARGO_PKG_VERSION"),
+        "description": format!("A gateway for LLM agents that you can stop. Every error is application/problem+json with one of \
+                                these codes: {}.", codes.join(", ")),
+        "license": {"name": "MIT OR Apache-2.0", "identifier": "MIT OR Apache-2.0"},
+    });
+    document["components"]["securitySchemes"] = json!({"token": {"type": "http", "scheme": "bearer"}});
+    let mut paths = Map::new();
+    for row in ROUTES {
+        let path = paths.entry(row.path).or_insert_with(|| json!({}));
+        path[row.method] = operation(row);
+    }
+    document["paths"] = Value::Object(paths);
+    document
+}
+
+fn operation(row: &Row) -> Value {
+    let mut operation = json!({"summary": row.summary, "responses": {}});
+    for (status, schema, meaning) in row.answers {
+        operation["responses"][status.to_string()] = answer(schema, meaning);
+    }
+    let names = row.path.split(['{', '}']).skip(1).step_by(2);
+    let parameters: Vec<Value> =
+        names.map(|name| json!({"name": name, "in": "path", "required": true, "schema": {"type": "string"}})).collect();
+    if !parameters.is_empty() {
+        operation["parameters"] = json!(parameters);
+    }
+    if let Some(schema) = row.takes {
+        // Only sending a message and making a token need a body; every other may be absent or empty.
+        let required = matches!(schema, "SendRequest" | "TokenRequest");
+        operation["requestBody"] = json!({"required": required, "content": content(schema)});
+    }
+    if !matches!(row.path, "/healthz" | "/readyz") {
+        operation["security"] = json!([{"token": []}]);
+        operation["responses"]["401"] = answer("Problem", "a valid token is needed");
+    }
+    operation
+}
+
+fn answer(schema: &str, meaning: &str) -> Value {
+    match schema {
+        "" if meaning == "deleted" || meaning == "revoked" => json!({"description": meaning}),
+        schema => json!({"description": meaning, "content": content(schema)}),
+    }
+}
+
+fn content(schema: &str) -> Value {
+    let of = |name: &str| json!({"$ref": format!("#/components/schemas/{name}")});
+    match schema {
+        "" => json!({"application/json": {"schema": {"type": "object"}}}),
+        "text" => json!({"text/plain": {"schema": {"type": "string"}}}),
+        "events" => json!({"text/event-stream": {"itemSchema": of("RunEvent")}}),
+        "Problem" => json!({"application/problem+json": {"schema": of("Problem")}}),
+        list if list.starts_with('[') => {
+            let rows = json!({"type": "array", "items": of(list.trim_matches(['[', ']']))});
+            let page = json!({"type": "object", "required": ["items"], "properties": {"items": rows, "nextCursor": {"type": "string"}}});
+            json!({"application/json": {"schema": page}})
+        }
+        name => json!({"application/json": {"schema": of(name)}}),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::{ROUTES, build};
+
+    /// The routes as the router's source spells them; WebSocket upgrades are no part of OpenAPI.
+    fn mounted() -> BTreeSet<String> {
+        let source = include_str!("../http.rs");
+        let mut routes = BTreeSet::new();
+        for line in source.lines().filter_map(|line| line.trim().strip_prefix(".route(\"")) {
+            let Some((path, handlers)) = line.split_once('"') else { continue };
+            if matches!(path, "/" | "/ws" | "/api/agent//abort") {
+                continue;
+            }
+            for method in ["get", "post", "put", "delete"] {
+                if handlers.contains(&format!("{method}(")) {
+                    routes.insert(format!("{method} {path}"));
+                }
+            }
+        }
+        routes
+    }
+
+    #[test]
+    fn the_table_names_exactly_the_mounted_routes() {
+        let table: BTreeSet<String> = ROUTES.iter().map(|row| format!("{} {}", row.method, row.path)).collect();
+        assert_eq!(table, mounted());
+        assert_eq!(table.len(), ROUTES.len(), "a route stands twice in the table");
+    }
+
+    #[test]
+    fn every_reference_has_its_schema() {
+        let document = build();
+        let text = document.to_string();
+        for reference in text.split("#/components/schemas/").skip(1) {
+            let name = reference.split('"').next().unwrap();
+            assert!(document["components"]["schemas"].get(name).is_some(), "no schema {name}");
+        }
+        assert!(text.contains("RunEvent"));
+    }
+}

@@ -1,0 +1,94 @@
+//! Refusals as problem+json.
+
+use axum::extract::Request;
+use axum::http::{HeaderValue, StatusCode, Uri, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use quell_engine::store::StoreError;
+use quell_protocol::{BadId, ErrorCode, Problem};
+
+/// A refusal on its way out.
+#[derive(Debug)]
+pub(crate) struct Refused(Box<Problem>);
+
+/// Refuses with a code; `detail` says what happened and what to do.
+pub(crate) fn refuse(code: ErrorCode, detail: impl Into<String>) -> Refused {
+    Refused(Box::new(Problem::new(code, detail)))
+}
+
+impl IntoResponse for Refused {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.0.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let body = serde_json::to_string(&self.0).unwrap_or_default();
+        let mut response = (status, [(header::CONTENT_TYPE, "application/problem+json")], body).into_response();
+        if status == StatusCode::UNAUTHORIZED {
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
+    }
+}
+
+impl From<StoreError> for Refused {
+    fn from(error: StoreError) -> Self {
+        let code = match error {
+            StoreError::BadCursor => ErrorCode::InvalidRequest,
+            StoreError::NameTaken(_) => ErrorCode::Conflict,
+            _ => ErrorCode::StoreUnavailable,
+        };
+        if code == ErrorCode::StoreUnavailable {
+            tracing::error!(%error, "the database refused a request");
+        }
+        refuse(code, error.to_string())
+    }
+}
+
+impl From<BadId> for Refused {
+    fn from(error: BadId) -> Self {
+        refuse(ErrorCode::InvalidRequest, format!("the {error}"))
+    }
+}
+
+pub(super) async fn no_route(uri: Uri) -> Refused {
+    refuse(ErrorCode::NotFound, format!("there is no route {}; /openapi.json lists them", uri.path()))
+}
+
+pub(super) async fn no_method(request: Request) -> Refused {
+    refuse(
+        ErrorCode::MethodNotAllowed,
+        format!("{} does not take {}; /openapi.json lists what it takes", request.uri().path(), request.method()),
+    )
+}
+
+/// A malformed percent escape in the path is a bad request, not some other text (row B4).
+pub(super) async fn refuse_malformed_escapes(request: Request, next: Next) -> Response {
+    if !escapes_are_well_formed(request.uri().path()) {
+        return refuse(
+            ErrorCode::InvalidRequest,
+            "the path holds a malformed percent escape; encode ids as UTF-8 with %XX",
+        )
+        .into_response();
+    }
+    next.run(request).await
+}
+
+fn escapes_are_well_formed(path: &str) -> bool {
+    let well_spelt = path.split('%').skip(1).all(|rest| {
+        let mut digits = rest.bytes().take(2);
+        let hex = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_hexdigit());
+        hex(digits.next()) && hex(digits.next())
+    });
+    well_spelt && percent_encoding::percent_decode_str(path).decode_utf8().is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::escapes_are_well_formed;
+
+    #[test]
+    fn escapes_are_checked_for_spelling_and_utf8() {
+        assert!(escapes_are_well_formed("/api/agents/a%2Fb%C3%BC"));
+        for bad in ["/%", "/%a", "/%zz", "/%C3", "/x%2"] {
+            assert!(!escapes_are_well_formed(bad), "{bad}");
+        }
+    }
+}

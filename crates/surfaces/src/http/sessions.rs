@@ -1,0 +1,111 @@
+//! Sessions: list, look, history, reset, delete.
+
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use quell_engine::access::Caller;
+use quell_engine::store::SessionFilter;
+use quell_protocol::api::{HistoryMessage, List, SessionRow};
+use quell_protocol::{ErrorCode, SessionKey};
+use serde::Deserialize;
+
+use super::body::{Asked, Optional};
+use super::runs::{PAGE, PAGE_MOST};
+use super::stop::ask;
+use super::{Refused, Visitor, refuse};
+use crate::door::Door;
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct ListQuery {
+    search: Option<String>,
+    limit: Option<usize>,
+    cursor: Option<String>,
+}
+
+pub(super) async fn list(
+    State(door): State<Door>,
+    _visitor: Visitor,
+    Asked(query): Asked<ListQuery>,
+) -> Result<Json<List<SessionRow>>, Refused> {
+    let limit = query.limit.unwrap_or(PAGE).clamp(1, PAGE_MOST);
+    let filter = SessionFilter { search: query.search, limit, cursor: query.cursor };
+    Ok(Json(door.engine().sessions(filter).await?))
+}
+
+pub(super) async fn show(
+    State(door): State<Door>,
+    _visitor: Visitor,
+    Path(key): Path<String>,
+) -> Result<Json<SessionRow>, Refused> {
+    let key = SessionKey::parse(key)?;
+    door.engine().session(&key).await?.map(Json).ok_or_else(|| no_session(&key))
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct HistoryQuery {
+    turns: Option<usize>,
+    cursor: Option<String>,
+}
+
+pub(super) async fn history(
+    State(door): State<Door>,
+    _visitor: Visitor,
+    Path(key): Path<String>,
+    Asked(query): Asked<HistoryQuery>,
+) -> Result<Json<List<HistoryMessage>>, Refused> {
+    let key = SessionKey::parse(key)?;
+    if door.engine().session(&key).await?.is_none() {
+        return Err(no_session(&key));
+    }
+    let turns = query.turns.unwrap_or(PAGE).clamp(1, PAGE_MOST);
+    let page = door.engine().history(&key, turns, query.cursor).await?;
+    Ok(Json(List { items: page.messages, next_cursor: page.before }))
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct EndRequest {
+    reason: Option<String>,
+}
+
+pub(super) async fn reset(
+    State(door): State<Door>,
+    visitor: Visitor,
+    Path(key): Path<String>,
+    Optional(request): Optional<EndRequest>,
+) -> Result<Json<SessionRow>, Refused> {
+    let caller = visitor.writer()?;
+    let key = SessionKey::parse(key)?;
+    check_own(&door, caller, &key)?;
+    let done = door.engine().reset_session(caller, &key, &ask(caller, false, request.reason.as_deref())).await?;
+    let row = if done { door.engine().session(&key).await? } else { None };
+    row.map(Json).ok_or_else(|| no_session(&key))
+}
+
+pub(super) async fn delete(
+    State(door): State<Door>,
+    visitor: Visitor,
+    Path(key): Path<String>,
+    Optional(request): Optional<EndRequest>,
+) -> Result<StatusCode, Refused> {
+    let caller = visitor.writer()?;
+    let key = SessionKey::parse(key)?;
+    check_own(&door, caller, &key)?;
+    let done = door.engine().delete_session(caller, &key, &ask(caller, false, request.reason.as_deref())).await?;
+    if done { Ok(StatusCode::NO_CONTENT) } else { Err(no_session(&key)) }
+}
+
+/// The history is not taken from under a run that the caller may not stop.
+fn check_own(door: &Door, caller: &Caller, key: &SessionKey) -> Result<(), Refused> {
+    let mut active = door.engine().active_runs_of(key).into_iter();
+    if caller.is_admin() || active.all(|run| run.principal == caller.principal) {
+        return Ok(());
+    }
+    Err(refuse(ErrorCode::Forbidden, "the session has an active run of somebody else; an admin token can do that"))
+}
+
+fn no_session(key: &SessionKey) -> Refused {
+    refuse(ErrorCode::SessionNotFound, format!("there is no session {key:?}; `quell sessions` lists them"))
+}

@@ -1,0 +1,162 @@
+//! Every way to stop over HTTP, and the hold. These routes are behind no limiter and no queue: the stop itself is done before
+//! the handler waits for anything.
+
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use quell_engine::access::Caller;
+use quell_engine::dispatch::{Stop, stop_answer};
+use quell_kernel::Push;
+use quell_kernel::registry::{Queued, StopAsk, StopScope};
+use quell_protocol::api::{
+    Hold, StopAllAnswer, StopAllRequest, StopAnswer, StopRunRequest, StopSessionRequest, TicketView,
+};
+use quell_protocol::{ErrorCode, RunId, SessionKey, StopReason};
+use serde::Deserialize;
+
+use super::body::{Asked, Optional};
+use super::runs::{known_id, no_run};
+use super::{Refused, Visitor, refuse};
+use crate::door::Door;
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct WaitQuery {
+    wait: Option<String>,
+}
+
+impl WaitQuery {
+    /// `wait=0`, `wait=false` and no `wait` do not wait.
+    fn waits(&self) -> bool {
+        self.wait.as_deref().is_some_and(|text| !matches!(text, "0" | "false" | "no"))
+    }
+}
+
+pub(super) fn ask(caller: &Caller, force: bool, reason: Option<&str>) -> StopAsk {
+    let push = if force { Push::Forced } else { Push::Gentle };
+    let reason = reason.map_or(StopReason::User, StopReason::from_text);
+    StopAsk { push, reason, surface: caller.surface }
+}
+
+pub(super) async fn run(
+    State(door): State<Door>,
+    visitor: Visitor,
+    Path(id): Path<String>,
+    Asked(query): Asked<WaitQuery>,
+    Optional(request): Optional<StopRunRequest>,
+) -> Result<Response, Refused> {
+    let caller = visitor.writer()?;
+    let id = known_id(&id)?;
+    let scope = StopScope::Run { id: id.clone(), session: request.session_key.clone() };
+    let stop = door.engine().stop(caller, &scope, &ask(caller, request.force, request.reason.as_deref()));
+    let Some(ticket) = stop.tickets.iter().find(|ticket| *ticket.cell().id() == id) else {
+        return not_stopped(&door, caller, &id, request.session_key.as_ref()).await;
+    };
+    if query.waits() {
+        for ticket in &stop.tickets {
+            ticket.settled().await;
+        }
+    }
+    let cell = ticket.cell();
+    let Some(verdict) = cell.verdict() else { return Err(no_run(&id)) };
+    let receipt = cell.receipt();
+    let state = if receipt.is_some() { "ended" } else { "ending" }.to_owned();
+    let status = if receipt.is_some() { StatusCode::OK } else { StatusCode::ACCEPTED };
+    let aborted = !stop.aborted.is_empty();
+    Ok((status, Json(TicketView { run_id: id, state, aborted, run_ids: stop.aborted, verdict, receipt }))
+        .into_response())
+}
+
+/// The run is over and only the database knows it, or it is not this caller's, or there is none.
+async fn not_stopped(
+    door: &Door,
+    caller: &Caller,
+    id: &RunId,
+    session: Option<&SessionKey>,
+) -> Result<Response, Refused> {
+    let view = door.engine().run(id).await?.ok_or_else(|| no_run(id))?;
+    if session.is_some_and(|key| *key != view.session_key) {
+        return Err(no_run(id));
+    }
+    if !caller.is_admin() && view.principal != caller.principal {
+        return Err(refuse(ErrorCode::Forbidden, format!("the run {id:?} is not yours; an admin token can stop it")));
+    }
+    let Some(verdict) = view.verdict else { return Err(no_run(id)) };
+    let answer = TicketView {
+        run_id: id.clone(),
+        state: view.state,
+        aborted: false,
+        run_ids: Vec::new(),
+        verdict,
+        receipt: view.receipt,
+    };
+    Ok(Json(answer).into_response())
+}
+
+pub(super) async fn session(
+    State(door): State<Door>,
+    visitor: Visitor,
+    Path(key): Path<String>,
+    Asked(query): Asked<WaitQuery>,
+    Optional(request): Optional<StopSessionRequest>,
+) -> Result<Json<StopAnswer>, Refused> {
+    let caller = visitor.writer()?;
+    let queued = if request.keep_queued { Queued::Keep } else { Queued::Withdraw };
+    let scope = StopScope::Session { key: SessionKey::parse(key)?, queued };
+    let stop = door.engine().stop(caller, &scope, &ask(caller, request.force, request.reason.as_deref()));
+    wait_if_asked(&query, &stop).await;
+    Ok(Json(stop_answer(stop)))
+}
+
+pub(super) async fn everything(
+    State(door): State<Door>,
+    visitor: Visitor,
+    Asked(query): Asked<WaitQuery>,
+    Optional(request): Optional<StopAllRequest>,
+) -> Result<Json<StopAllAnswer>, Refused> {
+    let caller = visitor.admin()?;
+    if request.hold {
+        // Before the stop, so that nothing slips in between; durable before the answer.
+        door.engine().hold_now();
+    }
+    let stop =
+        door.engine().stop(caller, &StopScope::Everything, &ask(caller, request.force, request.reason.as_deref()));
+    if request.hold {
+        door.engine().set_hold(caller, true, request.reason).await?;
+    }
+    wait_if_asked(&query, &stop).await;
+    let held = door.engine().hold().await?.held;
+    Ok(Json(StopAllAnswer { aborted: !stop.aborted.is_empty(), run_ids: stop.aborted, held }))
+}
+
+async fn wait_if_asked(query: &WaitQuery, stop: &Stop) {
+    if query.waits() {
+        for ticket in &stop.tickets {
+            ticket.settled().await;
+        }
+    }
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct HoldRequest {
+    held: Option<bool>,
+    reason: Option<String>,
+}
+
+pub(super) async fn show_hold(State(door): State<Door>, _visitor: Visitor) -> Result<Json<Hold>, Refused> {
+    Ok(Json(door.engine().hold().await?))
+}
+
+pub(super) async fn set_hold(
+    State(door): State<Door>,
+    visitor: Visitor,
+    Optional(request): Optional<HoldRequest>,
+) -> Result<Json<Hold>, Refused> {
+    Ok(Json(door.engine().set_hold(visitor.admin()?, request.held.unwrap_or(true), request.reason).await?))
+}
+
+pub(super) async fn lift_hold(State(door): State<Door>, visitor: Visitor) -> Result<Json<Hold>, Refused> {
+    Ok(Json(door.engine().set_hold(visitor.admin()?, false, None).await?))
+}

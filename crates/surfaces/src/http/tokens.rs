@@ -1,0 +1,52 @@
+//! Tokens: made, listed, revoked. The secret is shown once.
+
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use quell_engine::access::AccessError;
+use quell_protocol::ErrorCode;
+use quell_protocol::api::{List, NewToken, TokenRequest, TokenRow};
+
+use secrecy::ExposeSecret;
+
+use super::body::Body;
+use super::{Refused, Visitor, refuse};
+use crate::door::Door;
+
+impl From<AccessError> for Refused {
+    fn from(error: AccessError) -> Self {
+        match error {
+            AccessError::BadName { .. } => refuse(ErrorCode::InvalidRequest, error.to_string()),
+            AccessError::Store(error) => error.into(),
+            other => refuse(ErrorCode::Internal, other.to_string()),
+        }
+    }
+}
+
+pub(super) async fn list(State(door): State<Door>, visitor: Visitor) -> Result<Json<List<TokenRow>>, Refused> {
+    visitor.admin()?;
+    Ok(Json(List { items: door.engine().access().list_tokens().await?, next_cursor: None }))
+}
+
+pub(super) async fn create(
+    State(door): State<Door>,
+    visitor: Visitor,
+    Body(request): Body<TokenRequest>,
+) -> Result<(StatusCode, Json<NewToken>), Refused> {
+    visitor.admin()?;
+    let token = door.engine().access().create_token(&request.name, request.scope).await?;
+    let token = token.expose_secret().to_owned();
+    Ok((StatusCode::CREATED, Json(NewToken { name: request.name, scope: request.scope, token })))
+}
+
+pub(super) async fn revoke(
+    State(door): State<Door>,
+    visitor: Visitor,
+    Path(name): Path<String>,
+) -> Result<StatusCode, Refused> {
+    visitor.admin()?;
+    if door.engine().access().revoke_token(&name).await? {
+        return Ok(StatusCode::NO_CONTENT);
+    }
+    Err(refuse(ErrorCode::NotFound, format!("there is no token {name:?}; `quell token list` lists them")))
+}
