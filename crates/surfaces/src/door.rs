@@ -1,0 +1,99 @@
+//! What all doors share: the engine, who may come in, and how many may stay.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use metrics_exporter_prometheus::PrometheusHandle;
+use quell_engine::Engine;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// `[server]` of the configuration, as far as the doors care.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct DoorSettings {
+    /// Web origins besides its own that may talk to the daemon, such as `https://quell.example.org`.
+    pub allowed_origins: Vec<String>,
+    /// Streams (SSE and WebSocket) open at the same time. Other requests, stops among them, are not counted.
+    pub max_connections: usize,
+}
+
+impl Default for DoorSettings {
+    fn default() -> Self {
+        Self { allowed_origins: Vec::new(), max_connections: 10_000 }
+    }
+}
+
+/// The doors of one daemon. Clones are the same.
+#[derive(Clone)]
+pub struct Door(Arc<Inner>);
+
+struct Inner {
+    engine: Engine,
+    settings: DoorSettings,
+    metrics: Option<PrometheusHandle>,
+    streams: AtomicUsize,
+}
+
+impl Door {
+    /// Doors to an engine. `metrics` renders `/metrics`; without it that route says so.
+    #[must_use]
+    pub fn new(engine: Engine, settings: DoorSettings, metrics: Option<PrometheusHandle>) -> Self {
+        Self(Arc::new(Inner { engine, settings, metrics, streams: AtomicUsize::new(0) }))
+    }
+
+    /// The engine.
+    #[must_use]
+    pub fn engine(&self) -> &Engine {
+        &self.0.engine
+    }
+
+    /// The settings.
+    #[must_use]
+    pub fn settings(&self) -> &DoorSettings {
+        &self.0.settings
+    }
+
+    pub(crate) fn metrics(&self) -> Option<&PrometheusHandle> {
+        self.0.metrics.as_ref()
+    }
+
+    /// Takes a place among the streams; `None` when all are taken.
+    #[must_use]
+    pub fn take_stream(&self) -> Option<StreamPlace> {
+        let most = self.0.settings.max_connections;
+        let more = |taken: usize| (taken < most).then_some(taken + 1);
+        self.0.streams.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok()?;
+        Some(StreamPlace(self.clone()))
+    }
+
+    /// Streams open now.
+    #[must_use]
+    pub fn stream_count(&self) -> usize {
+        self.0.streams.load(Ordering::Acquire)
+    }
+
+    /// Whether a browser at `origin` may talk to the daemon that it reached as `host`.
+    #[must_use]
+    pub fn origin_allowed(&self, origin: &str, host: Option<&str>) -> bool {
+        let own = origin.split_once("://").map(|(_, authority)| authority);
+        let same = own.is_some() && own == host;
+        same || self.0.settings.allowed_origins.iter().any(|allowed| allowed.trim_end_matches('/') == origin)
+    }
+}
+
+/// A place among the streams, given back when dropped.
+#[derive(Debug)]
+pub struct StreamPlace(Door);
+
+impl Drop for StreamPlace {
+    fn drop(&mut self) {
+        self.0.0.streams.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl std::fmt::Debug for Door {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Door")
+    }
+}

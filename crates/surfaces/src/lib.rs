@@ -1,0 +1,8 @@
+//! The doors of Quell. They translate between foreign words and the engine's, and decide nothing.
+
+pub mod door;
+pub mod http;
+mod ws;
+
+pub use door::{Door, DoorSettings};
+pub use http::router;

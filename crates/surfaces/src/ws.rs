@@ -1,0 +1,70 @@
+//! The WebSocket door: gateway protocol 4 (ranges from 3 are accepted) on `/` and `/ws`.
+//!
+//! One task per connection. Reading, answering and writing go on side by side in it, so that a client that does not read
+//! can still be heard when it says stop. What goes out waits in a bounded [`outbox`]; live text may be dropped there, facts
+//! close the connection instead.
+
+mod chat;
+mod connection;
+mod frame;
+mod handshake;
+mod methods;
+mod outbox;
+mod shapes;
+mod transport;
+
+use std::time::Duration;
+
+use axum::extract::{Request, State};
+use axum::response::{IntoResponse, Response};
+use quell_protocol::ErrorCode;
+
+use crate::door::Door;
+use crate::http::{check_origin, refuse};
+
+/// Largest frame before `connect` was answered.
+const MAX_BEFORE_AUTH: usize = 64 * 1024;
+/// Largest frame after it: `policy.maxPayload`.
+const MAX_PAYLOAD: usize = 26_214_400;
+/// Bytes that may wait for a slow client: `policy.maxBufferedBytes`.
+const MAX_BUFFERED: usize = 52_428_800;
+/// Time for the handshake.
+const HANDSHAKE: Duration = Duration::from_secs(15);
+/// Between `tick` events: `policy.tickIntervalMs`.
+const TICK: Duration = Duration::from_secs(30);
+/// Between pings, and the time for the pong.
+const PING: Duration = Duration::from_secs(25);
+/// A close frame gets this long to leave.
+const CLOSE_GRACE: Duration = Duration::from_secs(1);
+
+/// Close codes (research: openclaw.md 1.3).
+mod close {
+    pub(super) const NORMAL: u16 = 1000;
+    pub(super) const PROTOCOL: u16 = 1002;
+    pub(super) const POLICY: u16 = 1008;
+    pub(super) const TOO_BIG: u16 = 1009;
+    pub(super) const RESTART: u16 = 1012;
+}
+
+/// Upgrades to the gateway protocol, or says what is here.
+pub(crate) async fn upgrade(State(door): State<Door>, request: Request) -> Response {
+    if !transport::asks_for_upgrade(&request) {
+        return index();
+    }
+    if let Err(refused) = check_origin(request.headers(), &door) {
+        return refused.into_response();
+    }
+    let Some(place) = door.take_stream() else {
+        return refuse(ErrorCode::TooManyConnections, "close a connection, or raise max_connections in [server]")
+            .into_response();
+    };
+    match transport::accept(request, move |socket| connection::serve(socket, door, place)) {
+        Ok(response) => response,
+        Err(problem) => refuse(ErrorCode::InvalidRequest, problem).into_response(),
+    }
+}
+
+fn index() -> Response {
+    "Quell is running. Talk to it with `quell send`, over HTTP (/openapi.json), or over this address as a WebSocket.\n"
+        .into_response()
+}

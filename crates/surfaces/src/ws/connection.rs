@@ -1,0 +1,257 @@
+//! The life of one connection: challenge, `connect`, then requests and events until either side closes.
+
+use std::sync::Arc;
+
+use futures_util::stream::{FuturesUnordered, SplitSink, SplitStream};
+use futures_util::{SinkExt, StreamExt};
+use quell_engine::dispatch::{Notice, Subscription};
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
+use tokio_tungstenite::tungstenite::protocol::CloseFrame;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
+use tokio_tungstenite::tungstenite::{self, Message};
+use uuid::Uuid;
+
+use super::chat::Chats;
+use super::frame::{Refusal, Request};
+use super::handshake::{self, Peer};
+use super::methods::{Call, Subscriptions};
+use super::outbox::{Outbox, Outgoing, Weight};
+use super::transport::{Budget, Socket};
+use super::{CLOSE_GRACE, HANDSHAKE, MAX_BEFORE_AUTH, PING, TICK, close};
+use crate::door::{Door, StreamPlace};
+
+/// Serves one socket to its end.
+pub(super) async fn serve((socket, budget): (Socket, Budget), door: Door, _place: StreamPlace) {
+    let (mut sink, mut stream) = socket.split();
+    let outbox = Arc::new(Outbox::default());
+    let talk = async {
+        if let Some(peer) = shake_hands(&mut stream, &outbox, &door, &budget).await {
+            talk(&mut stream, &outbox, &door, &peer).await;
+        }
+        // Whoever got here without a close code of their own is done.
+        outbox.close(close::NORMAL, "");
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        // The writer ends when a close frame was written or the client is gone; then nobody is there to talk to.
+        () = write(&mut sink, &outbox) => {}
+        () = talk => {}
+    }
+    if let Ok(socket) = sink.reunite(stream) {
+        // A client that stays gets the grace, not more.
+        let _ = timeout(CLOSE_GRACE, linger(socket, &budget)).await;
+    }
+}
+
+/// Reads on until the client has closed: a socket that is closed with something unread in it is reset, and the client would
+/// lose the close frame that says why.
+async fn linger(mut socket: Socket, budget: &Budget) {
+    budget.lift();
+    while let Some(Ok(frame)) = socket.next().await {
+        if frame.is_close() {
+            break;
+        }
+    }
+    // After a bad frame there are no frames any more, only bytes.
+    let raw = socket.get_mut();
+    if raw.shutdown().await.is_ok() {
+        let mut unread = vec![0; 16 * 1024];
+        while raw.read(&mut unread).await.is_ok_and(|bytes| bytes > 0) {}
+    }
+}
+
+async fn write(sink: &mut SplitSink<Socket, Message>, outbox: &Outbox) {
+    loop {
+        let next = outbox.next().await;
+        let last = matches!(next, Outgoing::Close(..));
+        let sent = async {
+            match next {
+                Outgoing::Text(text) => sink.send(Message::text(text)).await,
+                Outgoing::Ping => sink.send(Message::Ping(bytes::Bytes::new())).await,
+                Outgoing::Close(code, why) => {
+                    let frame = CloseFrame { code: CloseCode::from(code), reason: why.into() };
+                    // Fails when the client closed first; its frame was answered then, and closing flushes the answer.
+                    let _ = sink.send(Message::Close(Some(frame))).await;
+                    sink.close().await
+                }
+            }
+        };
+        let going_on = tokio::select! {
+            sent = sent => sent.is_ok(),
+            // A client that does not read, found out when the connection is to end. Half a frame is lost with it.
+            () = no_longer(outbox) => false,
+        };
+        if last || !going_on {
+            return;
+        }
+    }
+}
+
+/// Waits until the connection is to end, and its grace.
+async fn no_longer(outbox: &Outbox) {
+    outbox.closing().await;
+    tokio::time::sleep(CLOSE_GRACE).await;
+}
+
+async fn shake_hands(stream: &mut SplitStream<Socket>, outbox: &Outbox, door: &Door, budget: &Budget) -> Option<Peer> {
+    let connection = Uuid::now_v7().to_string();
+    let clock = door.engine().clock();
+    let challenge = json!({"nonce": Uuid::now_v7().simple().to_string(), "ts": super::shapes::now_ms(clock)});
+    outbox.unnumbered("connect.challenge", challenge);
+    let text = tokio::select! {
+        first = timeout(HANDSHAKE, first_text(stream)) => match first {
+            Ok(Ok(text)) => text,
+            Ok(Err(Some((code, why)))) => {
+                outbox.close(code, why);
+                return None;
+            }
+            Ok(Err(None)) | Err(_) => return None,
+        },
+        () = door.engine().closing() => {
+            outbox.close(close::RESTART, "service restart");
+            return None;
+        }
+    };
+    // What is no JSON at all gets no answer (research: openclaw.md 1.3).
+    if serde_json::from_str::<serde_json::Value>(&text).is_err() {
+        return None;
+    }
+    match first_request(&text, door, &connection) {
+        Ok((id, peer, hello)) => {
+            budget.lift();
+            tracing::info!(principal = %peer.caller.principal, scope = ?peer.granted, "client connected");
+            outbox.answer(&id, &Ok(hello));
+            Some(peer)
+        }
+        Err((id, failed)) => {
+            outbox.answer(&id, &Err(failed.refusal));
+            outbox.close(failed.code, failed.why);
+            None
+        }
+    }
+}
+
+fn first_request(
+    text: &str,
+    door: &Door,
+    connection: &str,
+) -> Result<(String, Peer, serde_json::Value), (String, Box<handshake::Failed>)> {
+    let wrong = |refusal| Box::new(handshake::Failed { refusal, code: close::POLICY, why: "invalid handshake" });
+    let request = Request::parse(text).map_err(|refusal| (Request::id_of(text), wrong(refusal)))?;
+    if request.method != "connect" {
+        let refusal = Refusal::invalid("invalid handshake: the first request must be connect");
+        return Err((request.id, wrong(refusal)));
+    }
+    match handshake::connect(door, request.params, connection) {
+        Ok((peer, hello)) => Ok((request.id, peer, hello)),
+        Err(failed) => Err((request.id, Box::new(failed))),
+    }
+}
+
+/// The first text frame; else the close code that its absence deserves, if any.
+async fn first_text(stream: &mut SplitStream<Socket>) -> Result<String, Option<(u16, &'static str)>> {
+    loop {
+        match stream.next().await {
+            Some(Ok(Message::Text(text))) if text.len() > MAX_BEFORE_AUTH => return Err(Some(too_big())),
+            Some(Ok(Message::Text(text))) => return Ok(text.as_str().to_owned()),
+            Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
+            Some(Err(error)) => return Err(close_code(&error)),
+            Some(Ok(Message::Binary(_) | Message::Close(_) | Message::Frame(_))) | None => return Err(None),
+        }
+    }
+}
+
+async fn talk(stream: &mut SplitStream<Socket>, outbox: &Arc<Outbox>, door: &Door, peer: &Peer) {
+    let subscriptions = Arc::new(Subscriptions::default());
+    let mut notices = door.engine().subscribe();
+    let mut chats = Chats::new(door.engine().clone(), Arc::clone(outbox), peer.clone(), Arc::clone(&subscriptions));
+    let mut calls = FuturesUnordered::new();
+    let mut tick = interval_at(Instant::now() + TICK, TICK);
+    let mut ping = interval_at(Instant::now() + PING, PING);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut heard = Instant::now();
+    loop {
+        tokio::select! {
+            biased;
+            message = stream.next() => {
+                heard = Instant::now();
+                match message {
+                    Some(Ok(Message::Text(text))) => {
+                        let call = Call { door, peer, subscriptions: &subscriptions, outbox, pending: calls.len() };
+                        if let Some(work) = call.begin(&text) {
+                            calls.push(work);
+                        }
+                    }
+                    Some(Ok(Message::Binary(_))) => {
+                        outbox.answer("", &Err(Refusal::invalid("binary frames are not part of the protocol; send JSON text")));
+                    }
+                    Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => {}
+                    Some(Err(error)) => {
+                        if let Some((code, why)) = close_code(&error) {
+                            outbox.close(code, why);
+                        }
+                        return;
+                    }
+                    Some(Ok(Message::Close(_))) | None => return,
+                }
+            }
+            notice = next_notice(&mut notices, peer) => match notice {
+                Some(Notice::Shutdown { reason }) => {
+                    chats.flush();
+                    outbox.event("shutdown", json!({"reason": reason}), Weight::Fact);
+                }
+                Some(notice) => chats.show(&notice),
+                None => {
+                    outbox.close(close::POLICY, "slow consumer");
+                    return;
+                }
+            },
+            () = chats.due() => chats.flush_due(),
+            Some(()) = calls.next() => {}
+            _ = tick.tick() => outbox.event("tick", json!({"ts": super::shapes::now_ms(door.engine().clock())}), Weight::Fact),
+            _ = ping.tick() => {
+                if heard.elapsed() > PING * 2 {
+                    return;
+                }
+                outbox.ping();
+            }
+            () = door.engine().closing() => {
+                // What the engine said last is handed out before the end.
+                while let Ok(Some(notice)) = notices.take() {
+                    if peer.may_see(&notice) {
+                        chats.show(&notice);
+                    }
+                }
+                outbox.close(close::RESTART, "service restart");
+                return;
+            }
+        }
+    }
+}
+
+/// The next notice that is for this peer; `None` when the connection was too slow for the facts.
+async fn next_notice(notices: &mut Subscription, peer: &Peer) -> Option<Notice> {
+    loop {
+        match notices.next().await {
+            Ok(notice) if peer.may_see(&notice) => return Some(notice),
+            Ok(_) => {}
+            Err(_overrun) => return None,
+        }
+    }
+}
+
+fn close_code(error: &tungstenite::Error) -> Option<(u16, &'static str)> {
+    match error {
+        tungstenite::Error::Capacity(_) => Some(too_big()),
+        tungstenite::Error::Io(error) if error.kind() == std::io::ErrorKind::FileTooLarge => Some(too_big()),
+        tungstenite::Error::Protocol(_) | tungstenite::Error::Utf8(_) => Some((close::PROTOCOL, "invalid frame")),
+        _ => None,
+    }
+}
+
+fn too_big() -> (u16, &'static str) {
+    (close::TOO_BIG, "message too big")
+}

@@ -1,0 +1,124 @@
+//! Frames and errors of the gateway protocol.
+
+use quell_protocol::RunId;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+/// A request frame. Unknown envelope fields are refused, as the protocol's schema says.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub(super) struct Request {
+    #[serde(rename = "type")]
+    kind: RequestKind,
+    /// Chosen by the client; comes back in the answer.
+    pub(super) id: String,
+    /// What to do.
+    pub(super) method: String,
+    /// With what.
+    #[serde(default)]
+    pub(super) params: Value,
+    #[serde(default)]
+    #[expect(dead_code, reason = "part of the envelope; Quell starts its own traces")]
+    traceparent: Option<String>,
+    #[serde(default)]
+    #[expect(dead_code, reason = "part of the envelope; Quell has no profiles")]
+    expected_profile_id: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum RequestKind {
+    Req,
+}
+
+impl Request {
+    /// Reads a frame.
+    pub(super) fn parse(text: &str) -> Result<Self, Refusal> {
+        serde_json::from_str::<Self>(text)
+            .map_err(|error| Refusal::invalid(format!("invalid request frame: {error}")))
+            .inspect(|request| debug_assert!(matches!(request.kind, RequestKind::Req), "the only kind there is"))
+    }
+
+    /// The id of a frame that is no valid request, so that even its refusal can be matched.
+    pub(super) fn id_of(text: &str) -> String {
+        let frame: Option<Value> = serde_json::from_str(text).ok();
+        frame.as_ref().and_then(|frame| frame.get("id")?.as_str()).unwrap_or_default().to_owned()
+    }
+}
+
+/// Why a request was refused.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Refusal {
+    code: &'static str,
+    message: String,
+    details: Option<Value>,
+    retry_after_ms: Option<u64>,
+}
+
+impl Refusal {
+    /// The request is wrong.
+    pub(super) fn invalid(message: impl Into<String>) -> Self {
+        Self { code: "INVALID_REQUEST", message: message.into(), details: None, retry_after_ms: None }
+    }
+
+    /// The connection may not do that.
+    pub(super) fn missing_scope(scope: &str) -> Self {
+        let details = json!({"code": "MISSING_SCOPE", "missingScope": scope, "requiredScopes": [scope]});
+        Self {
+            code: "FORBIDDEN",
+            message: format!("missing scope: {scope}"),
+            details: Some(details),
+            retry_after_ms: None,
+        }
+    }
+
+    /// The run is somebody else's.
+    pub(super) fn not_yours(run: &RunId) -> Self {
+        Self {
+            code: "FORBIDDEN",
+            message: format!("the run {run:?} is not yours; an admin can stop it"),
+            details: Some(json!({"code": "NOT_OWNER"})),
+            retry_after_ms: None,
+        }
+    }
+
+    /// It cannot be done now.
+    pub(super) fn unavailable(message: impl Into<String>) -> Self {
+        Self { code: "UNAVAILABLE", message: message.into(), details: None, retry_after_ms: Some(500) }
+    }
+
+    /// The same with details for programs.
+    pub(super) fn with_details(self, details: Value) -> Self {
+        Self { details: Some(details), ..self }
+    }
+
+    fn to_json(&self) -> Value {
+        let mut error = json!({"code": self.code, "message": self.message});
+        if let Some(details) = &self.details {
+            error["details"] = details.clone();
+        }
+        if let Some(ms) = self.retry_after_ms {
+            error["retryable"] = json!(true);
+            error["retryAfterMs"] = json!(ms);
+        }
+        error
+    }
+}
+
+/// The text of an answer.
+pub(super) fn answer(id: &str, result: &Result<Value, Refusal>) -> String {
+    match result {
+        Ok(payload) => json!({"type": "res", "id": id, "ok": true, "payload": payload}),
+        Err(refusal) => json!({"type": "res", "id": id, "ok": false, "error": refusal.to_json()}),
+    }
+    .to_string()
+}
+
+/// The text of an event. Without a number it is a targeted one.
+pub(super) fn event(name: &str, payload: Value, seq: Option<u64>) -> String {
+    let mut event = json!({"type": "event", "event": name, "payload": payload});
+    if let Some(seq) = seq {
+        event["seq"] = json!(seq);
+    }
+    event.to_string()
+}

@@ -1,0 +1,240 @@
+//! `connect`: version, token, scopes, and the answer `hello-ok`.
+
+use quell_engine::access::Caller;
+use quell_engine::dispatch::Notice;
+use quell_protocol::Surface;
+use quell_protocol::api::Scope;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::frame::Refusal;
+use super::{MAX_BUFFERED, MAX_PAYLOAD, TICK, close, methods};
+use crate::door::Door;
+
+/// The protocol versions that are spoken.
+const SPOKEN: std::ops::RangeInclusive<u64> = 3..=4;
+
+/// Params of `connect`, as far as Quell looks at them. Device identities are accepted and not verified.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Connect {
+    min_protocol: u64,
+    max_protocol: u64,
+    client: Client,
+    #[serde(default)]
+    role: Option<String>,
+    #[serde(default)]
+    scopes: Option<Vec<String>>,
+    #[serde(default)]
+    caps: Vec<String>,
+    #[serde(default)]
+    auth: Option<Auth>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Client {
+    id: String,
+    #[expect(dead_code, reason = "required by the protocol's schema")]
+    version: String,
+    #[expect(dead_code, reason = "required by the protocol's schema")]
+    platform: String,
+    mode: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Auth {
+    token: Option<String>,
+    password: Option<String>,
+    device_token: Option<String>,
+}
+
+/// What a client is after its handshake.
+#[derive(Debug, Clone)]
+pub(super) struct Peer {
+    /// Who it is and what it may do.
+    pub(super) caller: Caller,
+    /// The scopes it asked for and got.
+    pub(super) granted: Option<Scope>,
+    /// `operator` or `node`.
+    pub(super) role: Role,
+    /// True when it wants live tool events.
+    pub(super) tool_events: bool,
+}
+
+impl Peer {
+    /// Whether an event is for it: who may look sees all; a node sees the runs of sessions that it subscribed to, with no scope.
+    pub(super) fn may_see(&self, notice: &Notice) -> bool {
+        match notice {
+            Notice::Shutdown { .. } => true,
+            Notice::Run(_) | Notice::Cancelling { .. } => self.role == Role::Node || self.granted >= Some(Scope::Read),
+            Notice::Agent { .. } | Notice::Session { .. } | Notice::Hold { .. } => self.granted >= Some(Scope::Read),
+        }
+    }
+}
+
+/// What kind of client it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    /// A person's client: sees every chat.
+    Operator,
+    /// A device: sees the chats it subscribed to.
+    Node,
+}
+
+/// A failed handshake: what to answer, and the close code.
+#[derive(Debug)]
+pub(super) struct Failed {
+    pub(super) refusal: Refusal,
+    pub(super) code: u16,
+    pub(super) why: &'static str,
+}
+
+impl Failed {
+    fn policy(refusal: Refusal, why: &'static str) -> Self {
+        Self { refusal, code: close::POLICY, why }
+    }
+}
+
+/// Checks a `connect` and makes the peer with its `hello-ok`.
+pub(super) fn connect(door: &Door, params: Value, connection: &str) -> Result<(Peer, Value), Failed> {
+    let connect: Connect = serde_json::from_value(params).map_err(|error| {
+        Failed::policy(Refusal::invalid(format!("invalid connect params: {error}")), "invalid connect params")
+    })?;
+    let protocol = negotiate(&connect)?;
+    let (principal, scope) = authenticate(door, connect.auth.unwrap_or_default())?;
+    let granted = grant(connect.scopes.as_deref(), scope);
+    let role = if connect.role.as_deref() == Some("node") { Role::Node } else { Role::Operator };
+    let surface =
+        if connect.client.mode == "ui" && connect.client.id.contains("tui") { Surface::Tui } else { Surface::Ws };
+    let caller = Caller { principal, scope: granted.unwrap_or(Scope::Read), surface };
+    let tool_events = connect.caps.iter().any(|cap| cap == "tool-events");
+    let scopes = names(granted, connect.scopes.as_deref());
+    let hello = hello(door, connection, protocol, role, &scopes);
+    Ok((Peer { caller, granted, role, tool_events }, hello))
+}
+
+fn negotiate(connect: &Connect) -> Result<u64, Failed> {
+    let newest = connect.max_protocol.min(*SPOKEN.end());
+    if connect.min_protocol <= newest && newest >= *SPOKEN.start() {
+        return Ok(newest);
+    }
+    let details = json!({
+        "code": "PROTOCOL_MISMATCH",
+        "clientMinProtocol": connect.min_protocol,
+        "clientMaxProtocol": connect.max_protocol,
+        "expectedProtocol": SPOKEN.end(),
+        "minimumProbeProtocol": SPOKEN.start(),
+    });
+    let refusal = Refusal::invalid("protocol mismatch: this gateway speaks 3 and 4").with_details(details);
+    Err(Failed { refusal, code: close::PROTOCOL, why: "protocol mismatch" })
+}
+
+fn authenticate(door: &Door, auth: Auth) -> Result<(quell_protocol::Principal, Scope), Failed> {
+    let shown = auth.token.or(auth.password).or(auth.device_token).filter(|token| !token.is_empty());
+    let refuse = |code: &str, next: &str, message: &str| {
+        let reason = code.trim_start_matches("AUTH_").to_ascii_lowercase();
+        let details =
+            json!({"code": code, "authReason": reason, "recommendedNextStep": next, "canRetryWithDeviceToken": false});
+        Failed::policy(Refusal::invalid(message).with_details(details), "unauthorized")
+    };
+    let Some(token) = shown else {
+        let message = "unauthorized: gateway token missing (the daemon wrote one to `token` in its data directory)";
+        return Err(refuse("AUTH_TOKEN_MISSING", "update_auth_configuration", message));
+    };
+    door.engine()
+        .access()
+        .authenticate(&token)
+        .ok_or_else(|| refuse("AUTH_TOKEN_MISMATCH", "update_auth_credentials", "unauthorized: gateway token mismatch"))
+}
+
+/// Granted is what was asked and what the token may do (decisions.md). Who does not ask gets what the token may do.
+fn grant(asked: Option<&[String]>, token: Scope) -> Option<Scope> {
+    let Some(asked) = asked else { return Some(token) };
+    let level = |scope: &String| match scope.as_str() {
+        "operator.read" => Some(Scope::Read),
+        "operator.write" => Some(Scope::Write),
+        "operator.admin" => Some(Scope::Admin),
+        _ => None,
+    };
+    asked.iter().filter_map(level).max().map(|asked| asked.min(token))
+}
+
+fn names(granted: Option<Scope>, asked: Option<&[String]>) -> Vec<&'static str> {
+    let all = [("operator.read", Scope::Read), ("operator.write", Scope::Write), ("operator.admin", Scope::Admin)];
+    let Some(granted) = granted else { return Vec::new() };
+    // A client that asked for admin alone and got less learns what it may do.
+    let wanted = |name: &str| asked.is_none_or(|asked| asked.iter().any(|a| a == name || a == "operator.admin"));
+    all.into_iter().filter(|(name, scope)| *scope <= granted && wanted(name)).map(|(name, _)| name).collect()
+}
+
+fn hello(door: &Door, connection: &str, protocol: u64, role: Role, scopes: &[&str]) -> Value {
+    let engine = door.engine();
+    let default = engine.agents().into_iter().find(|agent| agent.default).map(|agent| agent.id);
+    let default = default.as_ref().map_or("main", |id| id.as_str());
+    let uptime = u64::try_from(engine.clock().now().0.as_millis()).unwrap_or(u64::MAX);
+    json!({
+        "type": "hello-ok",
+        "protocol": protocol,
+        "server": {"version": env!("CARGO_PKG_VERSION"), "connId": connection},
+        "features": {"methods": methods::NAMES, "events": EVENTS},
+        "snapshot": {
+            "presence": [],
+            "health": {},
+            "stateVersion": {"presence": 0, "health": 0},
+            "uptimeMs": uptime,
+            "sessionDefaults": {
+                "defaultAgentId": default,
+                "mainKey": "main",
+                "mainSessionKey": format!("agent:{default}:main"),
+                "scope": "per-sender",
+            },
+        },
+        "auth": {"role": if role == Role::Node { "node" } else { "operator" }, "scopes": scopes},
+        "policy": {
+            "maxPayload": MAX_PAYLOAD,
+            "maxBufferedBytes": MAX_BUFFERED,
+            "tickIntervalMs": u64::try_from(TICK.as_millis()).unwrap_or(u64::MAX),
+        },
+    })
+}
+
+/// Events that this gateway sends.
+const EVENTS: &[&str] = &[
+    "connect.challenge",
+    "tick",
+    "chat",
+    "agent",
+    "sessions.changed",
+    "shutdown",
+    "run",
+    "agents.changed",
+    "execution:cancel",
+    "hold.changed",
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(scopes: &[&str]) -> Vec<String> {
+        scopes.iter().map(|scope| (*scope).to_owned()).collect()
+    }
+
+    #[test]
+    fn granted_is_asked_and_token() {
+        assert_eq!(grant(None, Scope::Write), Some(Scope::Write));
+        assert_eq!(grant(Some(&asked(&["operator.admin"])), Scope::Write), Some(Scope::Write));
+        assert_eq!(grant(Some(&asked(&["operator.read"])), Scope::Admin), Some(Scope::Read));
+        assert_eq!(grant(Some(&asked(&["operator.pairing"])), Scope::Admin), None);
+        assert_eq!(grant(Some(&[]), Scope::Admin), None);
+    }
+
+    #[test]
+    fn names_are_what_was_granted() {
+        let admin = asked(&["operator.admin"]);
+        assert_eq!(names(Some(Scope::Write), Some(&admin)), ["operator.read", "operator.write"]);
+        assert_eq!(names(Some(Scope::Admin), None), ["operator.read", "operator.write", "operator.admin"]);
+        assert_eq!(names(None, Some(&[])), Vec::<&str>::new());
+    }
+}

@@ -1,0 +1,193 @@
+//! The gateway's methods: each parses its params, asks the engine, and shapes the answer.
+
+mod chat;
+mod look;
+mod stop;
+
+use std::collections::HashSet;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use quell_protocol::SessionKey;
+use quell_protocol::api::Scope;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::frame::{Refusal, Request};
+use super::handshake::Peer;
+use super::outbox::Outbox;
+use crate::door::Door;
+
+/// Every method, as `hello-ok` announces them.
+pub(super) const NAMES: &[&str] = &[
+    "agent.wait",
+    "agents.list",
+    "chat.abort",
+    "chat.history",
+    "chat.send",
+    "commands.list",
+    "connect",
+    "health",
+    "hold.get",
+    "hold.set",
+    "models.list",
+    "node.event",
+    "plugin.approval.list",
+    "question.list",
+    "runs.get",
+    "runs.list",
+    "runs.stop",
+    "sessions.abort",
+    "sessions.delete",
+    "sessions.describe",
+    "sessions.list",
+    "sessions.messages.subscribe",
+    "sessions.reset",
+    "sessions.resolve",
+    "sessions.subscribe",
+    "status",
+    "stop.all",
+];
+
+/// What a connection subscribed to.
+#[derive(Debug, Default)]
+pub(super) struct Subscriptions {
+    sessions: Mutex<bool>,
+    chats: Mutex<HashSet<SessionKey>>,
+}
+
+impl Subscriptions {
+    /// True when it wants `sessions.changed`.
+    pub(super) fn sessions(&self) -> bool {
+        *self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// True when a node wants this session's chat.
+    pub(super) fn chat(&self, key: &SessionKey) -> bool {
+        self.chats.lock().unwrap_or_else(PoisonError::into_inner).contains(key)
+    }
+
+    fn want_sessions(&self) {
+        *self.sessions.lock().unwrap_or_else(PoisonError::into_inner) = true;
+    }
+
+    fn want_chat(&self, key: SessionKey, wanted: bool) {
+        let mut chats = self.chats.lock().unwrap_or_else(PoisonError::into_inner);
+        if wanted {
+            chats.insert(key);
+        } else {
+            chats.remove(&key);
+        }
+    }
+}
+
+type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
+type Answer = Result<Value, Refusal>;
+
+/// One request with everything that answers it.
+pub(super) struct Call<'a> {
+    pub(super) door: &'a Door,
+    pub(super) peer: &'a Peer,
+    pub(super) subscriptions: &'a Arc<Subscriptions>,
+    pub(super) outbox: &'a Arc<Outbox>,
+    /// Requests of this connection that are being worked on.
+    pub(super) pending: usize,
+}
+
+/// Requests of one connection that may be pending before it may not wait for more runs. Reading goes on, so that a stop gets in.
+const PENDING: usize = 1024;
+
+impl Call<'_> {
+    /// Answers what needs no waiting, stops among it, at once; the rest is work for the connection.
+    pub(super) fn begin(&self, text: &str) -> Option<Work> {
+        let request = match Request::parse(text) {
+            Ok(request) => request,
+            Err(refusal) => {
+                self.outbox.answer(&Request::id_of(text), &Err(refusal));
+                return None;
+            }
+        };
+        let params = if request.params.is_null() { serde_json::json!({}) } else { request.params };
+        let answer = match self.route(&request.method, params) {
+            Route::Done(answer) => answer,
+            Route::Later(work) => {
+                let (outbox, id) = (Arc::clone(self.outbox), request.id);
+                return Some(Box::pin(async move { outbox.answer(&id, &work.await) }));
+            }
+        };
+        self.outbox.answer(&request.id, &answer);
+        None
+    }
+
+    fn route(&self, method: &str, params: Value) -> Route {
+        let peer = self.peer;
+        match method {
+            "chat.abort" => Route::Done(peer.needs(Scope::Write).and_then(|()| stop::chat_abort(self, &params))),
+            "sessions.abort" => {
+                Route::Done(peer.needs(Scope::Write).and_then(|()| stop::sessions_abort(self, &params)))
+            }
+            "runs.stop" => Route::after(peer.needs(Scope::Write), || stop::runs_stop(self, params)),
+            "stop.all" => Route::after(peer.needs(Scope::Admin), || stop::all(self, params)),
+            "hold.get" => Route::after(peer.needs(Scope::Read), || stop::hold_get(self)),
+            "hold.set" => Route::after(peer.needs(Scope::Admin), || stop::hold_set(self, params)),
+            "chat.send" => Route::after(peer.needs(Scope::Write), || chat::send(self, params)),
+            "chat.history" => Route::after(peer.needs(Scope::Read), || chat::history(self, params)),
+            "agent.wait" if self.pending >= PENDING => {
+                Route::Done(Err(Refusal::unavailable("too many requests of this connection are pending")))
+            }
+            "agent.wait" => Route::after(peer.needs(Scope::Read), || chat::wait(self, params)),
+            "node.event" => Route::Done(chat::node_event(self, &params)),
+            "sessions.subscribe" => Route::Done(peer.needs(Scope::Read).map(|()| look::subscribe(self))),
+            "sessions.messages.subscribe" => {
+                Route::Done(peer.needs(Scope::Read).and_then(|()| look::subscribe_messages(self, &params)))
+            }
+            "sessions.list" => Route::after(peer.needs(Scope::Read), || look::sessions(self, params)),
+            "sessions.describe" | "sessions.resolve" => {
+                Route::after(peer.needs(Scope::Read), || look::session(self, params))
+            }
+            "sessions.reset" => Route::after(peer.needs(Scope::Write), || look::reset(self, params)),
+            "sessions.delete" => Route::after(peer.needs(Scope::Write), || look::delete(self, params)),
+            "runs.list" => Route::after(peer.needs(Scope::Read), || look::runs(self, params)),
+            "runs.get" => Route::after(peer.needs(Scope::Read), || look::run(self, params)),
+            "connect" => Route::Done(Err(Refusal::invalid("already connected"))),
+            other => Route::Done(look::plain(self, other, &params)),
+        }
+    }
+}
+
+enum Route {
+    Done(Answer),
+    Later(Pin<Box<dyn Future<Output = Answer> + Send>>),
+}
+
+impl Route {
+    fn after<F>(allowed: Result<(), Refusal>, work: impl FnOnce() -> F) -> Self
+    where
+        F: Future<Output = Answer> + Send + 'static,
+    {
+        match allowed {
+            Ok(()) => Self::Later(Box::pin(work())),
+            Err(refusal) => Self::Done(Err(refusal)),
+        }
+    }
+}
+
+impl Peer {
+    /// Passes a peer that was granted `scope`.
+    fn needs(&self, scope: Scope) -> Result<(), Refusal> {
+        if self.granted >= Some(scope) {
+            return Ok(());
+        }
+        Err(Refusal::missing_scope(match scope {
+            Scope::Read => "operator.read",
+            Scope::Write => "operator.write",
+            Scope::Admin => "operator.admin",
+        }))
+    }
+}
+
+/// Reads params. Unknown ones are accepted: clients of the gateway send many that Quell has no use for.
+fn params<T: DeserializeOwned>(value: Value) -> Result<T, Refusal> {
+    serde_json::from_value(value).map_err(|error| Refusal::invalid(format!("invalid params: {error}")))
+}

@@ -1,0 +1,233 @@
+//! `chat.send`, `chat.history`, `agent.wait`, `node.event`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use quell_engine::cell::Progress;
+use quell_engine::dispatch::{StopText, Submission, SubmitError, Submitted};
+use quell_engine::store::StoreError;
+use quell_kernel::queue::Refusal as Refused;
+use quell_protocol::api::{OnBusy, SendAnswer};
+use quell_protocol::{AgentId, RunId, SessionKey};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::super::frame::Refusal;
+use super::super::outbox::Weight;
+use super::super::shapes;
+use super::{Answer, Call, params};
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Send {
+    session_key: SessionKey,
+    message: String,
+    idempotency_key: RunId,
+    agent_id: Option<AgentId>,
+    queue_mode: Option<String>,
+    timeout_ms: Option<u64>,
+    #[serde(default)]
+    suppress_command_interpretation: bool,
+}
+
+/// Default timeout of `agent.wait` (research: openclaw.md 1.8).
+const WAIT: Duration = Duration::from_secs(30);
+/// Rows of `chat.history` when the client does not say, and the most (research: openclaw.md 1.7).
+const HISTORY: usize = 200;
+const HISTORY_MOST: usize = 1000;
+
+impl From<StoreError> for Refusal {
+    fn from(error: StoreError) -> Self {
+        Self::unavailable(error.to_string())
+    }
+}
+
+impl From<SubmitError> for Refusal {
+    fn from(error: SubmitError) -> Self {
+        let text = error.to_string();
+        match error {
+            SubmitError::Conflict(_) => Self::invalid(text).with_details(json!({"reason": "chat-request-conflict"})),
+            SubmitError::UnknownAgent(_) => Self::invalid(text).with_details(json!({"code": "UNKNOWN_AGENT_ID"})),
+            SubmitError::Empty | SubmitError::Refused(Refused::Busy | Refused::QueueFull { .. }) => Self::invalid(text),
+            SubmitError::Refused(Refused::Held) => Self::unavailable(text).with_details(json!({"reason": "held"})),
+            SubmitError::Refused(Refused::ShuttingDown) | SubmitError::Closed => {
+                Self::unavailable(text).with_details(json!({"reason": "gateway-restarting"}))
+            }
+            SubmitError::Store(_) => Self::unavailable(text),
+        }
+    }
+}
+
+pub(super) fn send(call: &Call<'_>, value: Value) -> impl Future<Output = Answer> + use<> {
+    let (door, peer, outbox) = (call.door.clone(), call.peer.clone(), Arc::clone(call.outbox));
+    async move {
+        let send: Send = params(value)?;
+        let (text, key) = (clean(&send.message)?, send.idempotency_key.clone());
+        let submission = Submission {
+            session: send.session_key,
+            text,
+            agent: send.agent_id,
+            idempotency_key: Some(send.idempotency_key),
+            on_busy: on_busy(send.queue_mode.as_deref())?,
+            timeout: send.timeout_ms.filter(|ms| *ms > 0).map(Duration::from_millis),
+            stop_text: if send.suppress_command_interpretation { StopText::Literal } else { StopText::Recognise },
+        };
+        match door.engine().submit(&peer.caller, submission).await? {
+            Submitted::New(answer) => {
+                if answer.message_id.is_some() {
+                    // The active run has it: nothing more will be said under this id.
+                    let payload = json!({"runId": key, "sessionKey": answer.session_key, "seq": 1, "state": "final"});
+                    outbox.event("chat", payload, Weight::Fact);
+                }
+                Ok(sent(&answer, "started"))
+            }
+            Submitted::Repeat(answer) if answer.state == "ended" => {
+                let run = door.engine().run(&answer.run_id).await?;
+                Ok(run.map_or_else(|| sent(&answer, "ok"), |run| shapes::outcome(&run)))
+            }
+            Submitted::Repeat(answer) => Ok(sent(&answer, "in_flight")),
+            Submitted::Stopped(answer) => Ok(
+                json!({"ok": true, "aborted": answer.aborted, "runIds": answer.run_ids, "withdrawn": answer.withdrawn}),
+            ),
+        }
+    }
+}
+
+fn sent(answer: &SendAnswer, status: &str) -> Value {
+    let status = if answer.state == "steered" { "steered" } else { status };
+    let mut sent =
+        json!({"runId": answer.run_id, "sessionKey": answer.session_key, "status": status, "state": answer.state});
+    if let Some(id) = &answer.message_id {
+        sent["messageId"] = json!(id);
+    }
+    sent
+}
+
+fn on_busy(mode: Option<&str>) -> Result<OnBusy, Refusal> {
+    match mode {
+        None | Some("followup" | "collect" | "queue") => Ok(OnBusy::Queue),
+        Some("steer") => Ok(OnBusy::Steer),
+        Some("interrupt") => Ok(OnBusy::Interrupt),
+        Some("reject") => Ok(OnBusy::Reject),
+        Some(other) => Err(Refusal::invalid(format!(
+            "queueMode is {other:?}; it may be steer, followup, collect, interrupt or reject"
+        ))),
+    }
+}
+
+/// NUL is refused, other control characters except line breaks and tabs are dropped.
+fn clean(text: &str) -> Result<String, Refusal> {
+    if text.contains('\0') {
+        return Err(Refusal::invalid("the message holds a NUL character"));
+    }
+    Ok(text.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect())
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct History {
+    session_key: SessionKey,
+    limit: Option<usize>,
+    cursor: Option<String>,
+}
+
+pub(super) fn history(call: &Call<'_>, value: Value) -> impl Future<Output = Answer> + use<> {
+    let door = call.door.clone();
+    async move {
+        let asked: History = params(value)?;
+        let engine = door.engine();
+        let limit = asked.limit.unwrap_or(HISTORY).clamp(1, HISTORY_MOST);
+        let page = engine.history(&asked.session_key, limit, asked.cursor).await?;
+        let skip = page.messages.len().saturating_sub(limit);
+        let rows: Vec<Value> = page
+            .messages
+            .iter()
+            .enumerate()
+            .skip(skip)
+            .map(|(seq, message)| shapes::message(message, seq + 1))
+            .collect();
+        let agents = engine.agents();
+        let model = agents.iter().find(|agent| agent.default).map_or("", |agent| agent.model.as_str());
+        let session = engine.session(&asked.session_key).await?;
+        let active = engine.active_runs_of(&asked.session_key);
+        let last = match active.first() {
+            Some(run) => Some(run.clone()),
+            None => super::look::last_run(&door, &asked.session_key).await?,
+        };
+        let queued: Vec<Value> = active
+            .iter()
+            .filter(|run| run.state == "queued")
+            .map(|run| json!({"runId": run.run_id, "text": run.text, "acceptedAt": run.accepted_at}))
+            .collect();
+        let in_flight = active.iter().find(|run| run.state == "running").map(|run| {
+            let text = engine.live(&run.run_id).map(|cell| cell.streaming_text()).unwrap_or_default();
+            json!({"runId": run.run_id, "text": text, "sessionAbortable": true})
+        });
+        Ok(json!({
+            "sessionKey": asked.session_key,
+            "sessionId": asked.session_key,
+            "messages": rows,
+            "pendingInputs": {"items": queued, "total": queued.len()},
+            "defaults": shapes::defaults(model),
+            "sessionInfo": session.as_ref().map(|row| shapes::session(row, last.as_ref())),
+            "thinkingLevel": "off",
+            "fastMode": false,
+            "verboseLevel": "off",
+            "inFlightRun": in_flight,
+            "nextCursor": page.before,
+        }))
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Wait {
+    run_id: RunId,
+    timeout_ms: Option<u64>,
+}
+
+pub(super) fn wait(call: &Call<'_>, value: Value) -> impl Future<Output = Answer> + use<> {
+    let door = call.door.clone();
+    async move {
+        let wait: Wait = params(value)?;
+        if let Some(cell) = door.engine().live(&wait.run_id) {
+            let limit = wait.timeout_ms.map_or(WAIT, Duration::from_millis);
+            if tokio::time::timeout(limit, cell.reached(Progress::Ended)).await.is_err() {
+                return Ok(json!({"runId": wait.run_id, "status": "pending"}));
+            }
+            return Ok(shapes::outcome(&cell.view()));
+        }
+        match door.engine().run(&wait.run_id).await? {
+            Some(run) => Ok(shapes::outcome(&run)),
+            None => Err(Refusal::invalid(format!("there is no run {:?}", wait.run_id))),
+        }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct NodeEvent {
+    event: String,
+    #[serde(rename = "payloadJSON")]
+    payload_json: Option<String>,
+    payload: Option<Value>,
+}
+
+pub(super) fn node_event(call: &Call<'_>, value: &Value) -> Answer {
+    let event: NodeEvent = params(value.clone())?;
+    let wanted = match event.event.as_str() {
+        "chat.subscribe" => true,
+        "chat.unsubscribe" => false,
+        // Nodes report much that Quell has no use for.
+        _ => return Ok(json!({"ok": true})),
+    };
+    let payload = match event.payload_json {
+        Some(text) => serde_json::from_str(&text)
+            .map_err(|error| Refusal::invalid(format!("payloadJSON is not valid JSON: {error}")))?,
+        None => event.payload.unwrap_or_default(),
+    };
+    let key = payload.get("sessionKey").and_then(Value::as_str).unwrap_or_default();
+    let key = SessionKey::parse(key).map_err(|error| Refusal::invalid(format!("the {error}")))?;
+    call.subscriptions.want_chat(key, wanted);
+    Ok(json!({"ok": true}))
+}

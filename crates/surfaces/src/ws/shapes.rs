@@ -1,0 +1,122 @@
+//! JSON shapes of the gateway protocol that several methods and events share.
+
+use quell_engine::clock::Clock;
+use quell_protocol::api::{HistoryMessage, RunResult, RunView, SessionRow};
+use quell_protocol::{AgentId, Verdict};
+use serde_json::{Value, json};
+
+/// Now, in milliseconds since 1970.
+pub(super) fn now_ms(clock: Clock) -> i64 {
+    let now: Result<jiff::Timestamp, _> = clock.rfc3339(clock.now()).parse();
+    now.map_or(0, jiff::Timestamp::as_millisecond)
+}
+
+fn ms_of(rfc3339: &str) -> Value {
+    let parsed: Result<jiff::Timestamp, _> = rfc3339.parse();
+    parsed.map_or(Value::Null, |at| json!(at.as_millisecond()))
+}
+
+/// An assistant message.
+pub(super) fn assistant(text: &str) -> Value {
+    json!({"role": "assistant", "content": [{"type": "text", "text": text}]})
+}
+
+/// `errorKind` of a failure's code.
+pub(super) fn error_kind(code: &str) -> &'static str {
+    match code {
+        "refusal" => "refusal",
+        "timed_out" => "timeout",
+        "rate_limit" => "rate_limit",
+        "context_overflow" => "context_length",
+        _ => "unknown",
+    }
+}
+
+/// One history row.
+pub(super) fn message(message: &HistoryMessage, seq: usize) -> Value {
+    let role = if message.role == "tool" { "toolResult" } else { message.role.as_str() };
+    let mut content = Vec::new();
+    if !message.text.is_empty() {
+        content.push(json!({"type": "text", "text": message.text}));
+    }
+    for call in &message.calls {
+        content.push(json!({"type": "toolCall", "id": call.id, "name": call.tool, "arguments": call.arguments}));
+    }
+    let mut row = json!({
+        "role": role,
+        "content": content,
+        "timestamp": ms_of(&message.at),
+        "__openclaw": {"id": format!("{}:{seq}", message.run_id.as_ref().map_or("reset", |id| id.as_str())), "seq": seq, "runId": message.run_id},
+    });
+    if let Some(id) = &message.call_id {
+        row["toolCallId"] = json!(id);
+    }
+    if message.partial {
+        row["partial"] = json!(true);
+    }
+    row
+}
+
+/// One session row.
+pub(super) fn session(row: &SessionRow, last: Option<&RunView>) -> Value {
+    let status = match last {
+        Some(run) if run.state == "queued" => "queued",
+        Some(run) if run.state != "ended" => "running",
+        Some(run) => match &run.verdict {
+            Some(Verdict::Failed { .. }) => "failed",
+            Some(Verdict::Aborted { reason, .. }) if reason.as_str() == "timeout" => "timeout",
+            Some(Verdict::Aborted { .. }) => "killed",
+            Some(Verdict::Completed) | None => "done",
+        },
+        None => "done",
+    };
+    json!({
+        "key": row.key,
+        "sessionId": row.key,
+        "kind": "direct",
+        "agentId": row.agent,
+        "status": status,
+        "hasActiveRun": !row.active_runs.is_empty(),
+        "activeRunIds": row.active_runs,
+        "updatedAt": ms_of(&row.last_used_at),
+        "lastRunId": last.map(|run| &run.run_id),
+    })
+}
+
+/// Defaults that several answers carry.
+pub(super) fn defaults(model: &str) -> Value {
+    let (provider, name) = model.split_once('/').unwrap_or(("", model));
+    json!({"modelProvider": provider, "model": name, "contextTokens": null})
+}
+
+/// Model ids of the configured agents.
+pub(super) fn model(model: &str, agent: &AgentId) -> Value {
+    let (provider, name) = model.split_once('/').unwrap_or(("", model));
+    json!({"id": name, "name": name, "provider": provider, "agentId": agent})
+}
+
+/// How a run that is over stands in `agent.wait` and in a repeated `chat.send`.
+pub(super) fn outcome(run: &RunView) -> Value {
+    let mut answer = json!({"runId": run.run_id, "endedAt": run.ended_at.as_deref().map(ms_of)});
+    match &run.verdict {
+        Some(Verdict::Completed) => answer["status"] = json!("ok"),
+        Some(Verdict::Failed { message, .. }) => {
+            answer["status"] = json!("error");
+            answer["summary"] = json!(message);
+        }
+        Some(Verdict::Aborted { reason, .. }) => {
+            answer["status"] = json!("timeout");
+            answer["summary"] = json!("aborted");
+            answer["stopReason"] = json!(reason);
+        }
+        None => answer["status"] = json!("in_flight"),
+    }
+    if let Some(verdict) = &run.verdict {
+        let RunResult { success, cancelled, error, loop_count } = RunResult::of(verdict, run.steps);
+        answer["success"] = json!(success);
+        answer["cancelled"] = json!(cancelled);
+        answer["error"] = json!(error);
+        answer["loopCount"] = json!(loop_count);
+    }
+    answer
+}
