@@ -1,0 +1,374 @@
+//! The routes of the daemon, one function each.
+
+use quell_protocol::api::{
+    AgentRow, HistoryMessage, Hold, List, NewToken, RunView, Scope, SendAnswer, SendRequest, SessionRow, StopAllAnswer,
+    StopAllRequest, StopAnswer, StopRunRequest, StopSessionRequest, TicketView, TokenRequest, TokenRow,
+};
+use quell_protocol::{AgentId, Receipt, RunId, SessionKey, Verdict};
+use reqwest::Method;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::{Link, LinkError, Span};
+
+/// A request whose repetition changes nothing is sent this often before a broken connection counts.
+const ATTEMPTS: u32 = 3;
+/// Pages of a list that are read; more would be a list that leads in circles.
+const MOST_PAGES: usize = 1000;
+
+/// Everything a list route has.
+pub type ListOf<T> = Result<Vec<T>, LinkError>;
+
+/// Answer to a message.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(untagged)]
+pub enum Sent {
+    /// It became a run, or was handed to one.
+    Accepted(SendAnswer),
+    /// It was a stop text.
+    Stopped(StopAnswer),
+}
+
+/// Answer to a stop of one run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum StopReply {
+    /// The ticket, with the receipt once there is one.
+    Ticket(Box<TicketView>),
+    /// The receipt alone.
+    Receipt(Box<Receipt>),
+}
+
+impl StopReply {
+    /// The receipt, if it has come.
+    #[must_use]
+    pub fn receipt(&self) -> Option<&Receipt> {
+        match self {
+            Self::Ticket(ticket) => ticket.receipt.as_ref(),
+            Self::Receipt(receipt) => Some(receipt),
+        }
+    }
+
+    /// The run's verdict.
+    #[must_use]
+    pub fn verdict(&self) -> &Verdict {
+        match self {
+            Self::Ticket(ticket) => &ticket.verdict,
+            Self::Receipt(receipt) => &receipt.verdict,
+        }
+    }
+}
+
+/// Which runs to list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RunFilter {
+    /// Those that are not over.
+    Active,
+    /// All that are remembered.
+    All,
+}
+
+impl Link {
+    /// Asks whether the daemon is there and takes requests (`GET /readyz`).
+    ///
+    /// # Errors
+    /// Every [`LinkError`].
+    ///
+    /// # Cancel safety
+    /// Dropping it forgets the answer; nothing changes in the daemon.
+    pub async fn health(&self) -> Result<(), LinkError> {
+        self.answer(self.request(Method::GET, &["readyz"], &[])?, Span::Ordinary).await.map(drop)
+    }
+
+    /// Sends a message. With an idempotency key a broken connection is tried again, since a repeat starts no second run.
+    ///
+    /// # Errors
+    /// Every [`LinkError`].
+    ///
+    /// # Cancel safety
+    /// Dropping it may leave the message accepted; its run goes on.
+    pub async fn send(&self, session: &SessionKey, message: &SendRequest) -> Result<Sent, LinkError> {
+        let path = ["api", "sessions", session.as_str(), "runs"];
+        let attempts = if message.idempotency_key.is_some() { ATTEMPTS } else { 1 };
+        self.post(&path, &[], message, Effort { attempts, span: Span::Ordinary }).await
+    }
+
+    /// One run, with its receipt once it is over.
+    ///
+    /// # Errors
+    /// Every [`LinkError`].
+    ///
+    /// # Cancel safety
+    /// Dropping it forgets the answer; nothing changes in the daemon.
+    pub async fn run(&self, run: &RunId) -> Result<RunView, LinkError> {
+        self.get(&["api", "runs", run.as_str()]).await
+    }
+
+    /// The runs.
+    ///
+    /// # Errors
+    /// Every [`LinkError`].
+    ///
+    /// # Cancel safety
+    /// Dropping it forgets the answer; nothing changes in the daemon.
+    pub async fn runs(&self, filter: RunFilter) -> ListOf<RunView> {
+        match filter {
+            RunFilter::Active => self.list(&["api", "runs"], &[("state", "active")]).await,
+            RunFilter::All => self.list(&["api", "runs"], &[]).await,
+        }
+    }
+
+    /// Asks for the stop of a run and answers with the ticket at once.
+    ///
+    /// # Errors
+    /// Every [`LinkError`].
+    ///
+    /// # Cancel safety
+    /// Dropping it may or may not leave the stop asked for.
+    pub async fn stop_run(&self, run: &RunId, request: &StopRunRequest) -> Result<StopReply, LinkError> {
+        let effort = Effort { attempts: ATTEMPTS, span: Span::Ordinary };
+        self.post(&["api", "runs", run.as_str(), "stop"], &[], request, effort).await
+    }
+
+    /// Asks for the stop of a run and waits until it is settled.
+    ///
+    /// # Errors
+    /// Every [`LinkError`].
+    ///
+    /// # Cancel safety
+    /// Dropping it may or may not leave the stop asked for; it does not take a stop back.
+    pub async fn stop_run_and_wait(&self, run: &RunId, request: &StopRunRequest) -> Result<StopReply, LinkError> {
+        let effort = Effort { attempts: ATTEMPTS, span: Span::Open };
+        self.post(&["api", "runs", run.as_str(), "stop"], &[("wait", "1")], request, effort).await
+    }
+
+    /// Stops a session: its runs, its queue, its background processes.
+    ///
+    /// # Errors
+    /// Every [`LinkError`].
+    ///
+    /// # Cancel safety
+    /// Dropping it may or may not leave the stop asked for.
+    pub async fn stop_session(
+        &self,
+        session: &SessionKey,
+        request: &StopSessionRequest,
+    ) -> Result<StopAnswer, LinkError> {
+        // One attempt: a repeat would answer that nothing was left to stop, and the withdrawn texts would be lost.
+        self.post(&["api", "sessions", session.as_str(), "stop"], &[], request, Effort::ONCE).await
+    }
+
+    /// Stops everything.
+    ///
+    /// # Errors
+    /// Every [`LinkError`].
+    ///
+    /// # Cancel safety
+    /// Dropping it may or may not leave the stop asked for.
+    pub async fn stop_all(&self, request: &StopAllRequest) -> Result<StopAllAnswer, LinkError> {
+        self.post(&["api", "stop"], &[], request, Effort::ONCE).await
+    }
+
+    /// Whether new runs are refused.
+    ///
+    /// # Errors
+    /// Every [`LinkError`].
+    ///
+    /// # Cancel safety
+    /// Dropping it forgets the answer; nothing changes in the daemon.
+    pub async fn hold(&self) -> Result<Hold, LinkError> {
+        self.get(&["api", "hold"]).await
+    }
+
+    /// Refuses new runs from now on.
+    ///
+    /// # Errors
+    /// Every [`LinkError`].
+    ///
+    /// # Cancel safety
+    /// Dropping it may or may not leave the hold set.
+    pub async fn set_hold(&self, reason: Option<String>) -> Result<Hold, LinkError> {
+        let hold = Hold { held: true, reason, ..Hold::default() };
+        self.ask(self.request(Method::PUT, &["api", "hold"], &[])?.json(&hold), Span::Ordinary).await
+    }
+
+    /// Takes new runs again.
+    ///
+    /// # Errors
+    /// Every [`LinkError`].
+    ///
+    /// # Cancel safety
+    /// Dropping it may or may not leave the hold lifted.
+    pub async fn lift_hold(&self) -> Result<Hold, LinkError> {
+        self.ask(self.request(Method::DELETE, &["api", "hold"], &[])?, Span::Ordinary).await
+    }
+
+    /// The sessions.
+    ///
+    /// # Errors
+    /// Every [`LinkError`].
+    ///
+    /// # Cancel safety
+    /// Dropping it forgets the answer; nothing changes in the daemon.
+    pub async fn sessions(&self) -> ListOf<SessionRow> {
+        self.list(&["api", "sessions"], &[]).await
+    }
+
+    /// One session.
+    ///
+    /// # Errors
+    /// Every [`LinkError`].
+    ///
+    /// # Cancel safety
+    /// Dropping it forgets the answer; nothing changes in the daemon.
+    pub async fn session(&self, session: &SessionKey) -> Result<SessionRow, LinkError> {
+        self.get(&["api", "sessions", session.as_str()]).await
+    }
+
+    /// What was said in a session, oldest first.
+    ///
+    /// # Errors
+    /// Every [`LinkError`].
+    ///
+    /// # Cancel safety
+    /// Dropping it forgets the answer; nothing changes in the daemon.
+    pub async fn history(&self, session: &SessionKey) -> ListOf<HistoryMessage> {
+        // A page reads forward, but the first page is the newest one.
+        let pages = self.pages(&["api", "sessions", session.as_str(), "history"], &[]).await?;
+        Ok(pages.into_iter().rev().flatten().collect())
+    }
+
+    /// Empties a session's history.
+    ///
+    /// # Errors
+    /// Every [`LinkError`].
+    ///
+    /// # Cancel safety
+    /// Dropping it may or may not leave the history emptied.
+    pub async fn reset_session(&self, session: &SessionKey) -> Result<(), LinkError> {
+        let request = self.request(Method::POST, &["api", "sessions", session.as_str(), "reset"], &[])?;
+        self.answer(request, Span::Ordinary).await.map(drop)
+    }
+
+    /// Removes a session.
+    ///
+    /// # Errors
+    /// Every [`LinkError`].
+    ///
+    /// # Cancel safety
+    /// Dropping it may or may not leave the session removed.
+    pub async fn delete_session(&self, session: &SessionKey) -> Result<(), LinkError> {
+        let request = self.request(Method::DELETE, &["api", "sessions", session.as_str()], &[])?;
+        self.answer(request, Span::Ordinary).await.map(drop)
+    }
+
+    /// The agents.
+    ///
+    /// # Errors
+    /// Every [`LinkError`].
+    ///
+    /// # Cancel safety
+    /// Dropping it forgets the answer; nothing changes in the daemon.
+    pub async fn agents(&self) -> ListOf<AgentRow> {
+        self.list(&["api", "agents"], &[]).await
+    }
+
+    /// One agent.
+    ///
+    /// # Errors
+    /// Every [`LinkError`].
+    ///
+    /// # Cancel safety
+    /// Dropping it forgets the answer; nothing changes in the daemon.
+    pub async fn agent(&self, agent: &AgentId) -> Result<AgentRow, LinkError> {
+        self.get(&["api", "agents", agent.as_str()]).await
+    }
+
+    /// The tokens, without their secrets.
+    ///
+    /// # Errors
+    /// Every [`LinkError`].
+    ///
+    /// # Cancel safety
+    /// Dropping it forgets the answer; nothing changes in the daemon.
+    pub async fn tokens(&self) -> ListOf<TokenRow> {
+        self.list(&["api", "tokens"], &[]).await
+    }
+
+    /// Makes a token; its secret is in this answer and nowhere else.
+    ///
+    /// # Errors
+    /// Every [`LinkError`].
+    ///
+    /// # Cancel safety
+    /// Dropping it may leave a token that nobody has read; revoke it by its name.
+    pub async fn create_token(&self, name: &str, scope: Scope) -> Result<NewToken, LinkError> {
+        self.post(&["api", "tokens"], &[], &TokenRequest { name: name.into(), scope }, Effort::ONCE).await
+    }
+
+    /// Revokes a token.
+    ///
+    /// # Errors
+    /// Every [`LinkError`].
+    ///
+    /// # Cancel safety
+    /// Dropping it may or may not leave the token revoked.
+    pub async fn revoke_token(&self, name: &str) -> Result<(), LinkError> {
+        let request = self.request(Method::DELETE, &["api", "tokens", name], &[])?;
+        self.answer(request, Span::Ordinary).await.map(drop)
+    }
+
+    async fn get<T: DeserializeOwned>(&self, path: &[&str]) -> Result<T, LinkError> {
+        self.ask(self.request(Method::GET, path, &[])?, Span::Ordinary).await
+    }
+
+    /// Reads a list to its end.
+    async fn list<T: DeserializeOwned>(&self, path: &[&str], query: &[(&str, &str)]) -> ListOf<T> {
+        Ok(self.pages(path, query).await?.into_iter().flatten().collect())
+    }
+
+    async fn pages<T: DeserializeOwned>(&self, path: &[&str], query: &[(&str, &str)]) -> ListOf<Vec<T>> {
+        let mut pages = Vec::new();
+        let mut cursor: Option<String> = None;
+        for _ in 0..MOST_PAGES {
+            let mut query = query.to_vec();
+            query.extend(cursor.as_deref().map(|cursor| ("cursor", cursor)));
+            let page: List<T> = self.ask(self.request(Method::GET, path, &query)?, Span::Ordinary).await?;
+            pages.push(page.items);
+            match page.next_cursor {
+                Some(next) if cursor.as_ref() != Some(&next) => cursor = Some(next),
+                _ => return Ok(pages),
+            }
+        }
+        Err(self.foreign("its list does not end".into()))
+    }
+
+    async fn post<T: DeserializeOwned>(
+        &self,
+        path: &[&str],
+        query: &[(&str, &str)],
+        body: &impl Serialize,
+        effort: Effort,
+    ) -> Result<T, LinkError> {
+        let mut attempt = 1;
+        loop {
+            let request = self.request(Method::POST, path, query)?.json(body);
+            match self.ask(request, effort.span).await {
+                Err(LinkError::Lost { .. }) if attempt < effort.attempts => attempt += 1,
+                answer => return answer,
+            }
+            tokio::time::sleep(self.patience.first).await;
+        }
+    }
+}
+
+/// How much a request is worth.
+#[derive(Debug, Clone, Copy)]
+struct Effort {
+    attempts: u32,
+    span: Span,
+}
+
+impl Effort {
+    const ONCE: Self = Self { attempts: 1, span: Span::Ordinary };
+}

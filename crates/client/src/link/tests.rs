@@ -1,0 +1,249 @@
+//! The link against scripted daemons.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use quell_protocol::api::SendRequest;
+use quell_protocol::{ErrorCode, EventKind, RunId, SessionKey, Verdict};
+use serde_json::json;
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+
+use super::*;
+use crate::fake::daemon::{Daemon, Piece, Reply, accepted, delta, event, not_found, provide_tls, view};
+use crate::fake::receipts;
+
+fn run() -> RunId {
+    RunId::parse("r1").unwrap()
+}
+
+fn key(text: &str) -> SessionKey {
+    SessionKey::parse(text).unwrap()
+}
+
+fn message(key: Option<&str>) -> SendRequest {
+    SendRequest {
+        text: "hi".into(),
+        agent: None,
+        idempotency_key: key.map(|key| RunId::parse(key).unwrap()),
+        on_busy: None,
+        timeout_ms: None,
+        literal: false,
+    }
+}
+
+pub(crate) fn ended(seq: u64) -> Piece {
+    let receipt = Box::new(receipts::completed());
+    event(seq, EventKind::Ended { verdict: Verdict::Completed, receipt, steps: 1, text: None })
+}
+
+/// A stream that is over after these pieces.
+fn stream_of(pieces: Vec<Piece>) -> mpsc::Receiver<Piece> {
+    let (sender, receiver) = mpsc::channel(pieces.len().max(1));
+    for piece in pieces {
+        sender.try_send(piece).unwrap_or_else(|_| panic!("the channel is as long as the pieces"));
+    }
+    receiver
+}
+
+fn word(seen: &Followed) -> String {
+    match seen {
+        Followed::Event(event) => event.seq.to_string(),
+        Followed::Lost { .. } => "lost".into(),
+        Followed::Back => "back".into(),
+    }
+}
+
+/// Follows to the end or the error; events by number, the rest by its word.
+async fn trace(link: &Link) -> (Vec<String>, Option<LinkError>) {
+    let mut following = link.follow(&run(), 0);
+    let mut seen = Vec::new();
+    while let Some(next) = following.next().await {
+        match next {
+            Ok(next) => seen.push(word(&next)),
+            Err(error) => return (seen, Some(error)),
+        }
+    }
+    (seen, None)
+}
+
+fn cursors(daemon: &Daemon) -> Vec<(String, Option<String>)> {
+    let events = daemon.asked().into_iter().filter(|asked| asked.what.contains("/events"));
+    events.map(|asked| (asked.what, asked.cursor)).collect()
+}
+
+#[tokio::test]
+async fn ids_are_escaped_in_paths_and_the_token_goes_along() {
+    let daemon = Daemon::of(vec![]).await;
+    let link = daemon.link();
+    let error = link.session(&key("agent:main/ü %2F?")).await.unwrap_err();
+    assert!(error.is_not_found(), "{error}");
+    let asked = daemon.asked().remove(0);
+    assert_eq!(asked.what, "GET /api/sessions/agent:main%2F%C3%BC%20%252F%3F");
+    assert_eq!(asked.token.as_deref(), Some("Bearer secret"));
+    assert_eq!(asked.surface.as_deref(), Some("cli"));
+    assert!(!format!("{link:?}").contains("secret"));
+}
+
+#[tokio::test]
+async fn a_key_of_dots_is_refused_instead_of_naming_another_route() {
+    let daemon = Daemon::of(vec![]).await;
+    let error = daemon.link().delete_session(&key("..")).await.unwrap_err();
+    assert!(matches!(error, LinkError::Unspeakable(_)), "{error:?}");
+    assert!(daemon.asked().is_empty());
+}
+
+#[tokio::test]
+async fn an_address_with_a_path_keeps_it() {
+    let daemon = Daemon::of(vec![("GET /base/api/hold", json!({"held": true}))]).await;
+    provide_tls();
+    let url = Some(format!("http://{}/base/", daemon.addr));
+    let link = Link::discover(&Target { url, ..daemon.target() }).unwrap();
+    assert!(link.hold().await.unwrap().held);
+}
+
+#[tokio::test]
+async fn a_closed_port_is_no_daemon() {
+    provide_tls();
+    let addr = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let target = Target { url: Some(addr.to_string()), token: Some("t".into()), data_dir: None };
+    let error = Link::discover(&target).unwrap().health().await.unwrap_err();
+    assert!(matches!(error, LinkError::NoDaemon { .. }), "{error:?}");
+    let text = error.to_string();
+    assert!(text.contains(&addr.to_string()) && text.contains("refused") && text.contains("quell serve"), "{text}");
+}
+
+#[tokio::test]
+async fn a_refused_token_says_where_it_came_from() {
+    let daemon = Daemon::start(|_| Reply::Problem(Problem::new(ErrorCode::Unauthorized, "unknown token"))).await;
+    let error = daemon.link().hold().await.unwrap_err();
+    assert!(matches!(error, LinkError::BadToken { .. }), "{error:?}");
+    assert!(error.to_string().contains("--token or QUELL_TOKEN was refused: unknown token"), "{error}");
+}
+
+#[test]
+fn a_token_that_cannot_be_sent_is_refused_before_anything_is() {
+    provide_tls();
+    let target = Target { url: Some("http://127.0.0.1:1".into()), token: Some("a\nb".into()), data_dir: None };
+    let error = Link::discover(&target).unwrap_err();
+    assert!(matches!(error, LinkError::BadToken { .. }), "{error:?}");
+    assert!(!error.to_string().contains("a\nb"));
+}
+
+#[tokio::test]
+async fn answers_that_are_not_quells_are_named_as_such() {
+    for (status, text) in [(200, "<html>"), (404, "<html>"), (302, "elsewhere")] {
+        let daemon = Daemon::start(move |_| Reply::Raw(status, text)).await;
+        let error = daemon.link().hold().await.unwrap_err();
+        assert!(matches!(error, LinkError::Foreign { .. }), "{status}: {error:?}");
+        assert_eq!(daemon.asked().len(), 1, "{status}: asked once and nowhere else");
+    }
+}
+
+#[tokio::test]
+async fn lists_are_read_page_by_page() {
+    let daemon = Daemon::of(vec![
+        ("GET /api/runs?state=active", json!({"items": [view("r1", json!({}))], "nextCursor": "a b"})),
+        ("GET /api/runs?state=active&cursor=a+b", json!({"items": [view("r2", json!({}))]})),
+    ])
+    .await;
+    let runs = daemon.link().runs(RunFilter::Active).await.unwrap();
+    let ids: Vec<&str> = runs.iter().map(|run| run.run_id.as_str()).collect();
+    assert_eq!(ids, ["r1", "r2"]);
+}
+
+#[tokio::test]
+async fn a_history_is_read_from_its_newest_page_and_given_oldest_first() {
+    let said = |text: &str| json!({"runId": "r1", "role": "user", "text": text, "at": "2026-01-01T00:00:00Z"});
+    let daemon = Daemon::of(vec![
+        ("GET /api/sessions/s/history", json!({"items": [said("c"), said("d")], "nextCursor": "9"})),
+        ("GET /api/sessions/s/history?cursor=9", json!({"items": [said("a"), said("b")]})),
+    ])
+    .await;
+    let history = daemon.link().history(&key("s")).await.unwrap();
+    let texts: Vec<&str> = history.iter().map(|message| message.text.as_str()).collect();
+    assert_eq!(texts, ["a", "b", "c", "d"]);
+}
+
+/// A daemon whose first answer breaks off in the middle.
+async fn breaking_once() -> Daemon {
+    let calls = AtomicUsize::new(0);
+    Daemon::start(move |_| match calls.fetch_add(1, Ordering::Relaxed) {
+        0 => Reply::Stream(stream_of(vec![Piece::Text("{".into()), Piece::Cut])),
+        _ => Reply::Json(202, accepted("running")),
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_message_with_a_key_is_sent_again_when_its_answer_is_lost() {
+    let daemon = breaking_once().await;
+    let sent = daemon.link().send(&key("s"), &message(Some("k1"))).await.unwrap();
+    assert!(matches!(sent, Sent::Accepted(answer) if answer.run_id == run()));
+    let keys: Vec<_> = daemon.asked().iter().map(|asked| asked.body["idempotencyKey"].clone()).collect();
+    assert_eq!(keys, ["k1", "k1"]);
+}
+
+#[tokio::test]
+async fn a_message_without_a_key_is_never_sent_twice() {
+    let daemon = breaking_once().await;
+    let error = daemon.link().send(&key("s"), &message(None)).await.unwrap_err();
+    assert!(matches!(error, LinkError::Lost { .. }), "{error:?}");
+    assert_eq!(daemon.asked().len(), 1);
+}
+
+#[tokio::test]
+async fn a_broken_stream_goes_on_behind_the_last_event() {
+    let (first, pieces) = mpsc::channel(8);
+    let daemon = Daemon::with_run(vec![
+        pieces,
+        stream_of(vec![delta(2, "b"), delta(3, "c")]),
+        stream_of(vec![delta(4, "d"), ended(5), delta(6, "never")]),
+    ])
+    .await;
+    let half = Piece::Text("id: 3\nevent: text.del".into());
+    for piece in [delta(1, "a"), delta(2, "b"), half] {
+        let _ = first.send(piece).await;
+    }
+    let mut following = daemon.link().follow(&run(), 0);
+    let mut seen = Vec::new();
+    while let Some(next) = following.next().await {
+        seen.push(word(&next.unwrap()));
+        if seen.last().is_some_and(|word| word == "2") {
+            let _ = first.send(Piece::Cut).await;
+        }
+    }
+    assert_eq!(seen, ["1", "2", "lost", "back", "3", "lost", "back", "4", "5"]);
+    let expected = ["0", "2", "3"].map(|n| (format!("GET /api/runs/r1/events?after={n}"), Some(n.to_owned())));
+    assert_eq!(cursors(&daemon), expected);
+}
+
+#[tokio::test]
+async fn events_of_a_younger_daemon_are_passed_over_and_broken_ones_are_not() {
+    let unknown = Piece::Text("id: 1\nevent: weather\ndata: {\"type\":\"weather\"}\n\n: alive\n\n".into());
+    let daemon = Daemon::with_run(vec![stream_of(vec![unknown, delta(2, "a"), ended(3)])]).await;
+    let (seen, error) = trace(&daemon.link()).await;
+    assert!(error.is_none(), "{error:?}");
+    assert_eq!(seen, ["2", "3"]);
+
+    let broken = Piece::Text("id: 1\nevent: run.ended\ndata: {\"type\":\"run.ended\"}\n\n".into());
+    let daemon = Daemon::with_run(vec![stream_of(vec![broken])]).await;
+    let (_, error) = trace(&daemon.link()).await;
+    assert!(matches!(error, Some(LinkError::Foreign { .. })), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_full_daemon_is_asked_again_until_the_patience_is_gone() {
+    let daemon = Daemon::with_run(vec![]).await;
+    let (seen, error) = trace(&daemon.link()).await;
+    assert!(matches!(error, Some(LinkError::Refused(problem)) if problem.code == "too_many_connections"));
+    assert!(seen.len() > 2 && seen.iter().all(|word| word == "lost"), "{seen:?}");
+}
+
+#[tokio::test]
+async fn an_unknown_run_is_not_asked_for_again() {
+    let daemon = Daemon::start(|_| Reply::Problem(not_found())).await;
+    let (seen, error) = trace(&daemon.link()).await;
+    assert!(error.is_some_and(|error| error.is_not_found()));
+    assert!(seen.is_empty());
+    assert_eq!(daemon.asked().len(), 1);
+}

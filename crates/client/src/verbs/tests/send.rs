@@ -1,0 +1,368 @@
+//! `quell send`: streaming, stopping, losing the connection, and how it ends.
+
+use quell_protocol::receipt::Receipt;
+use quell_protocol::{CallEnd, CallId, EventKind, StopReason, Verdict};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+use super::*;
+use crate::fake::daemon::{Piece, accepted, delta, event, not_found, ticket, view};
+use crate::fake::receipts;
+
+fn ended(seq: u64, receipt: Receipt, text: Option<&str>) -> Piece {
+    let verdict = receipt.verdict.clone();
+    event(seq, EventKind::Ended { verdict, receipt: Box::new(receipt), steps: 2, text: text.map(str::to_owned) })
+}
+
+fn ending(seq: u64, receipt: &Receipt) -> Piece {
+    event(seq, EventKind::Ending { verdict: receipt.verdict.clone() })
+}
+
+fn tool(seq: u64, id: &str, command: &str) -> Piece {
+    let arguments = json!({"command": command});
+    event(seq, EventKind::ToolStarted { call_id: CallId::parse(id).unwrap(), tool: "shell".into(), arguments })
+}
+
+fn tool_over(seq: u64, id: &str, end: CallEnd, ms: f64) -> Piece {
+    event(seq, EventKind::ToolEnded { call_id: CallId::parse(id).unwrap(), end, output: "x".into(), ms })
+}
+
+fn step(seq: u64, step: u32) -> Piece {
+    event(seq, EventKind::StepStarted { step })
+}
+
+fn stream_of(pieces: Vec<Piece>) -> mpsc::Receiver<Piece> {
+    let (sender, receiver) = mpsc::channel(pieces.len().max(1));
+    for piece in pieces {
+        sender.try_send(piece).unwrap_or_else(|_| panic!("the channel is as long as the pieces"));
+    }
+    receiver
+}
+
+/// A run of two steps with two tool calls between them.
+fn conversation() -> Vec<Piece> {
+    vec![
+        step(1, 1),
+        event(2, EventKind::ThinkingDelta { text: "hm".into() }),
+        delta(3, "Let me "),
+        delta(4, "look."),
+        tool(5, "a", "cargo\ntest"),
+        tool(6, "b", "rm x"),
+        tool_over(7, "a", CallEnd::Ok, 2100.0),
+        tool_over(8, "b", CallEnd::Error, 3.0),
+        step(9, 2),
+        delta(10, "All "),
+        delta(11, "good."),
+        ended(12, receipts::completed(), Some("All good.")),
+    ]
+}
+
+#[tokio::test]
+async fn the_answer_streams_to_the_output_and_nothing_else_does() {
+    let daemon = Daemon::with_run(vec![stream_of(conversation())]).await;
+    let (exit, seen) =
+        piped(&daemon, &["send", "--agent", "coder", "--on-busy", "steer", "--timeout", "1.5", "hi", "you"]).await;
+    assert_eq!(exit, Exit::Done);
+    assert_eq!((seen.out(), seen.err()), ("Let me look.\nAll good.\n".into(), String::new()));
+    let body = daemon.asked().remove(0).body;
+    assert!(body["idempotencyKey"].is_string());
+    assert_eq!(body["text"], "hi you");
+    assert_eq!((&body["agent"], &body["onBusy"], &body["timeoutMs"]), (&json!("coder"), &json!("steer"), &json!(1500)));
+    assert_eq!(body.get("literal"), None);
+}
+
+#[tokio::test]
+async fn a_terminal_sees_thinking_and_tools_as_quiet_lines() {
+    let daemon = Daemon::with_run(vec![stream_of(conversation())]).await;
+    let mut desk = Desk::new(PaneKind::Colored);
+    assert_eq!(go(&daemon, &["send", "hi"], &mut desk.io).await, Exit::Done);
+    let shown = desk.seen.both();
+    for part in [
+        "\u{1b}[2mhm\u{1b}[0m\nLet me look.\n",
+        "\u{1b}[2mshell  cargo test   2.1 s  ok\u{1b}[0m\n",
+        "\u{1b}[33mshell  rm x   3 ms  failed\u{1b}[0m\n",
+        "All good.\n",
+    ] {
+        assert!(shown.contains(part), "{part:?} in {shown:?}");
+    }
+}
+
+#[tokio::test]
+async fn json_prints_one_object_at_the_end() {
+    let daemon = Daemon::with_run(vec![stream_of(conversation())]).await;
+    let (exit, seen) = piped(&daemon, &["send", "--json", "hi"]).await;
+    assert_eq!(exit, Exit::Done);
+    let value = seen.json();
+    assert_eq!((&value["success"], &value["cancelled"], &value["loopCount"]), (&json!(true), &json!(false), &json!(2)));
+    assert_eq!((&value["text"], &value["partial"]), (&json!("All good."), &json!(false)));
+    assert_eq!((&value["runId"], &value["sessionKey"]), (&json!("r1"), &json!("cli:default")));
+    assert_eq!(value["receipt"]["verdict"]["kind"], "completed");
+}
+
+/// Sends in a pipe, presses Ctrl-C as the first text comes, and lets the daemon answer a stop by ending the run.
+async fn interrupted(words: &[&str], receipt: Receipt) -> (Exit, Seen, Value) {
+    let (stream, pieces) = mpsc::channel(8);
+    let daemon = Daemon::with_run(vec![pieces]).await;
+    let mut desk = Desk::new(PaneKind::Pipe);
+    let person = async {
+        for piece in [step(1, 1), delta(2, "half an ans")] {
+            let _ = stream.send(piece).await;
+        }
+        daemon.asked_for("GET /api/runs/r1/events?after=0", 1).await;
+        desk.ctrl_c.send(()).await.unwrap();
+        let asked = daemon.asked_for("POST /api/runs/r1/stop", 1).await;
+        for piece in [ending(3, &receipt), ended(4, receipt, None)] {
+            let _ = stream.send(piece).await;
+        }
+        asked.body
+    };
+    let (exit, body) = tokio::join!(go(&daemon, words, &mut desk.io), person);
+    (exit, desk.seen, body)
+}
+
+#[tokio::test]
+async fn ctrl_c_stops_the_run_and_ends_in_the_receipt_line() {
+    let (exit, seen, body) = interrupted(&["send", "hi"], receipts::stopped()).await;
+    assert_eq!((exit, exit.code()), (Exit::Stopped, 130));
+    assert_eq!(body, json!({}));
+    assert_eq!(seen.out(), "half an ans\n");
+    assert_eq!(seen.err(), "stopped in 12 ms · model closed after 0.4 ms · 3 processes ended (term) · history valid\n");
+}
+
+#[tokio::test]
+async fn a_stop_that_comes_too_late_says_that_the_run_had_completed() {
+    let (exit, seen, _) = interrupted(&["send", "hi"], receipts::completed()).await;
+    assert_eq!((exit, seen.err()), (Exit::Done, "completed in 2.5 s · history valid\n".into()));
+}
+
+#[tokio::test]
+async fn a_stopped_run_in_json_has_the_words_of_row_e3() {
+    let (exit, seen, _) = interrupted(&["send", "--json", "hi"], receipts::stopped()).await;
+    assert_eq!(exit, Exit::Stopped);
+    let value = seen.json();
+    assert_eq!((&value["success"], &value["cancelled"]), (&json!(false), &json!(true)));
+    assert_eq!((&value["error"], &value["loopCount"]), (&json!("Execution paused"), &json!(2)));
+    assert_eq!((&value["text"], &value["partial"]), (&json!("half an ans"), &json!(true)));
+    assert_eq!(value["receipt"]["leftovers"], json!([]));
+}
+
+#[tokio::test]
+async fn leftovers_of_a_stop_are_named() {
+    let (exit, seen, _) = interrupted(&["send", "hi"], receipts::leftover()).await;
+    assert_eq!(exit, Exit::Stopped);
+    assert!(seen.err().contains("1 process still alive: pid 4242 (sudo), cannot be signalled"), "{}", seen.err());
+}
+
+#[tokio::test]
+async fn a_second_ctrl_c_forces_and_a_third_leaves() {
+    let (_stream, pieces) = mpsc::channel(8);
+    let daemon = Daemon::with_run(vec![pieces]).await;
+    let mut desk = Desk::new(PaneKind::Plain);
+    let person = async {
+        daemon.asked_for("GET /api/runs/r1/events?after=0", 1).await;
+        desk.ctrl_c.send(()).await.unwrap();
+        daemon.asked_for("POST /api/runs/r1/stop", 1).await;
+        desk.ctrl_c.send(()).await.unwrap();
+        let forced = daemon.asked_for("POST /api/runs/r1/stop", 2).await;
+        desk.ctrl_c.send(()).await.unwrap();
+        forced.body
+    };
+    let (exit, forced) = tokio::join!(go(&daemon, &["send", "hi"], &mut desk.io), person);
+    assert_eq!((exit, forced), (Exit::Stopped, json!({"force": true})));
+    let said = desk.seen.err();
+    assert!(said.contains("Ctrl-C again forces") && said.contains("forced · Ctrl-C again leaves"), "{said:?}");
+    assert!(said.ends_with("left before the end · see `quell runs show r1`\n"), "{said:?}");
+    assert_eq!(daemon.asked().iter().filter(|asked| asked.what.ends_with("/stop")).count(), 2);
+}
+
+#[tokio::test]
+async fn ctrl_c_before_the_daemon_answers_stops_the_run_by_the_id_that_was_chosen_here() {
+    let daemon = Daemon::start(|asked| match asked.what.as_str() {
+        "POST /api/sessions/cli:default/runs" => Reply::Silence,
+        _ => Reply::Problem(not_found()),
+    })
+    .await;
+    let mut desk = Desk::new(PaneKind::Pipe);
+    let person = async {
+        let asked = daemon.asked_for("POST /api/sessions/cli:default/runs", 1).await;
+        desk.ctrl_c.send(()).await.unwrap();
+        let id = asked.body["idempotencyKey"].as_str().unwrap().to_owned();
+        daemon.asked_for(&format!("POST /api/runs/{id}/stop"), 1).await;
+        desk.ctrl_c.send(()).await.unwrap();
+        let forced = daemon.asked_for(&format!("POST /api/runs/{id}/stop"), 2).await;
+        assert_eq!(forced.body, json!({"force": true}));
+        desk.ctrl_c.send(()).await.unwrap();
+    };
+    let (exit, ()) = tokio::join!(go(&daemon, &["send", "hi"], &mut desk.io), person);
+    assert_eq!(exit, Exit::Stopped);
+    assert!(!desk.seen.err().contains("could not"), "{}", desk.seen.err());
+}
+
+#[tokio::test]
+async fn a_stop_asked_for_too_early_is_asked_for_again_by_the_runs_own_name() {
+    let (answer, sent) = mpsc::channel(1);
+    let (stream, pieces) = mpsc::channel(8);
+    let once = std::sync::Mutex::new((Some(sent), Some(pieces)));
+    let daemon = Daemon::start(move |asked| match asked.what.as_str() {
+        // The answer to the message comes as late as the test wants it.
+        "POST /api/sessions/cli:default/runs" => Reply::Stream(once.lock().unwrap().0.take().unwrap()),
+        "GET /api/runs/r1/events?after=0" => Reply::Stream(once.lock().unwrap().1.take().unwrap()),
+        "POST /api/runs/r1/stop" => Reply::Json(202, ticket("ending")),
+        _ => Reply::Problem(not_found()),
+    })
+    .await;
+    let mut desk = Desk::new(PaneKind::Pipe);
+    let person = async {
+        let asked = daemon.asked_for("POST /api/sessions/cli:default/runs", 1).await;
+        desk.ctrl_c.send(()).await.unwrap();
+        let id = asked.body["idempotencyKey"].as_str().unwrap().to_owned();
+        daemon.asked_for(&format!("POST /api/runs/{id}/stop"), 1).await;
+        let _ = answer.send(Piece::Text(accepted("running").to_string())).await;
+        drop(answer);
+        let again = daemon.asked_for("POST /api/runs/r1/stop", 1).await;
+        let _ = stream.send(ended(1, receipts::stopped(), None)).await;
+        again.body
+    };
+    let (exit, again) = tokio::join!(go(&daemon, &["send", "hi"], &mut desk.io), person);
+    assert_eq!((exit, again), (Exit::Stopped, json!({})));
+    assert!(desk.seen.err().starts_with("stopped in 12 ms"), "{}", desk.seen.err());
+}
+
+#[tokio::test]
+async fn a_failed_run_is_exit_1_and_says_why() {
+    let verdict = Verdict::Failed { code: "model_error".into(), message: "the provider said 500".into() };
+    let receipt = Receipt { verdict, ..receipts::completed() };
+    let daemon = Daemon::with_run(vec![stream_of(vec![delta(1, "half"), ended(2, receipt, None)])]).await;
+    let (exit, seen) = piped(&daemon, &["send", "hi"]).await;
+    assert_eq!((exit, exit.code()), (Exit::Failed, 1));
+    assert_eq!((seen.out(), seen.err()), ("half\n".into(), "▲ failed (model_error): the provider said 500\n".into()));
+}
+
+#[tokio::test]
+async fn a_used_up_budget_is_a_stop_with_its_reason() {
+    let verdict = Verdict::Aborted { reason: StopReason::Steps, by: None };
+    let receipt = Receipt { verdict, ..receipts::stopped() };
+    let daemon = Daemon::with_run(vec![stream_of(vec![ended(1, receipt, None)])]).await;
+    let (exit, seen) = piped(&daemon, &["send", "--json", "hi"]).await;
+    assert_eq!(exit, Exit::Stopped);
+    assert_eq!(seen.json()["error"], "Step limit reached");
+    assert!(seen.err().ends_with("reason: max_steps\n"), "{}", seen.err());
+}
+
+/// Sends in a pipe over two connections: the first breaks when its text is shown.
+async fn torn(first: Vec<Piece>, text: &str, second: Vec<Piece>) -> (Exit, Seen, Daemon) {
+    let (stream, pieces) = mpsc::channel(8);
+    let daemon = Daemon::with_run(vec![pieces, stream_of(second)]).await;
+    let mut desk = Desk::new(PaneKind::Pipe);
+    let seen = desk.seen.clone();
+    let network = async {
+        for piece in first {
+            let _ = stream.send(piece).await;
+        }
+        seen.shows(text).await;
+        let _ = stream.send(Piece::Cut).await;
+    };
+    let (exit, ()) = tokio::join!(go(&daemon, &["send", "hi"], &mut desk.io), network);
+    (exit, desk.seen, daemon)
+}
+
+#[tokio::test]
+async fn a_lost_connection_is_told_and_the_text_goes_on_without_a_seam() {
+    let snapshot = EventKind::Snapshot { text: "one two three".into(), thinking: String::new(), calls: Vec::new() };
+    let end = ended(11, receipts::completed(), Some("one two three four"));
+    let first = vec![step(1, 1), delta(2, "one "), delta(3, "two")];
+    let (exit, seen, daemon) = torn(first, "one two", vec![event(9, snapshot), delta(10, " four"), end]).await;
+    assert_eq!((exit, seen.out()), (Exit::Done, "one two three four\n".into()));
+    let said = seen.err();
+    assert!(said.starts_with("connection lost (") && said.ends_with("connected again\n"), "{said}");
+    assert!(daemon.asked().iter().any(|asked| asked.what == "GET /api/runs/r1/events?after=3"));
+}
+
+#[tokio::test]
+async fn a_snapshot_of_a_later_step_begins_on_a_line_of_its_own() {
+    let snapshot = EventKind::Snapshot { text: "second".into(), thinking: String::new(), calls: Vec::new() };
+    let end = ended(11, receipts::completed(), Some("second step"));
+    let (exit, seen, _) = torn(vec![delta(1, "first")], "first", vec![event(9, snapshot), end]).await;
+    assert_eq!((exit, seen.out()), (Exit::Done, "first\nsecond step\n".into()));
+}
+
+#[tokio::test]
+async fn what_was_missed_at_the_end_is_still_printed() {
+    let end = ended(9, receipts::completed(), Some("one two"));
+    let (exit, seen, _) = torn(vec![delta(1, "one ")], "one ", vec![end]).await;
+    assert_eq!((exit, seen.out()), (Exit::Done, "one two\n".into()));
+}
+
+#[tokio::test]
+async fn a_connection_that_stays_lost_is_exit_4_and_says_that_the_run_may_go_on() {
+    let streams = std::sync::Mutex::new(vec![stream_of(vec![delta(1, "x"), Piece::Cut])]);
+    let daemon = Daemon::start(move |asked| match asked.what.as_str() {
+        "POST /api/sessions/cli:default/runs" => Reply::Json(202, accepted("running")),
+        _ => Reply::Stream(streams.lock().unwrap().pop().unwrap_or_else(|| stream_of(vec![Piece::Cut]))),
+    })
+    .await;
+    let (exit, seen) = piped(&daemon, &["send", "hi"]).await;
+    assert_eq!(exit, Exit::NoDaemon);
+    assert!(seen.err().contains("the run may go on · see `quell runs show r1`"), "{}", seen.err());
+}
+
+#[tokio::test]
+async fn a_stop_text_prints_what_was_stopped() {
+    let over = json!({"state": "ended", "verdict": receipts::by_user(), "receipt": receipts::stopped()});
+    let answer = json!({"aborted": true, "runIds": ["r1"], "withdrawn": [{"runId": "r2", "text": "later"}]});
+    let daemon =
+        Daemon::of(vec![("POST /api/sessions/cli:default/runs", answer), ("GET /api/runs/r1", view("r1", over))]).await;
+    let (exit, seen) = piped(&daemon, &["send", "/stop"]).await;
+    assert_eq!(exit, Exit::Done);
+    assert_eq!(
+        seen.out(),
+        "r1  stopped in 12 ms · model closed after 0.4 ms · 3 processes ended (term) · history valid\n\
+         withdrawn from the queue: later\n"
+    );
+    let (_, seen) = piped(&daemon, &["send", "--json", "/stop"]).await;
+    let value = seen.json();
+    assert_eq!((&value["aborted"], &value["runIds"]), (&json!(true), &json!(["r1"])));
+}
+
+#[tokio::test]
+async fn a_steered_message_that_was_not_taken_is_followed_as_its_own_run() {
+    let streams =
+        std::sync::Mutex::new(vec![stream_of(vec![delta(1, "first"), ended(2, receipts::completed(), Some("first"))])]);
+    let daemon = Daemon::start(move |asked| match asked.what.as_str() {
+        "POST /api/sessions/cli:default/runs" => {
+            Reply::Json(202, json!({"runId": "r1", "sessionKey": "cli:default", "state": "steered", "messageId": "m1"}))
+        }
+        "GET /api/runs/r1/events?after=0" => Reply::Stream(streams.lock().unwrap().pop().unwrap()),
+        "GET /api/runs/m1" => Reply::Json(200, view("m1", json!({}))),
+        "GET /api/runs/m1/events?after=0" => {
+            let end = json!({
+                "runId": "m1", "sessionKey": "cli:default", "seq": 1, "at": "2026-03-01T12:00:00Z", "type": "run.ended",
+                "verdict": {"kind": "completed"}, "receipt": receipts::completed(), "steps": 1, "text": "second",
+            });
+            Reply::Stream(stream_of(vec![Piece::Text(format!("event: run.ended\ndata: {end}\n\n"))]))
+        }
+        _ => Reply::Problem(not_found()),
+    })
+    .await;
+    let (exit, seen) = piped(&daemon, &["send", "--on-busy", "steer", "also this"]).await;
+    assert_eq!((exit, seen.out()), (Exit::Done, "first\nsecond\n".into()));
+    assert_eq!(seen.err(), "handed to the active run r1\n");
+}
+
+#[tokio::test]
+async fn a_dash_reads_the_message_from_the_input() {
+    let daemon = Daemon::with_run(vec![stream_of(vec![ended(1, receipts::completed(), None)])]).await;
+    let mut desk = Desk::with_input(PaneKind::Pipe, "line one\nline two\n");
+    assert_eq!(go(&daemon, &["send", "--literal", "-"], &mut desk.io).await, Exit::Done);
+    let body = daemon.asked().remove(0).body;
+    assert_eq!((&body["text"], &body["literal"]), (&json!("line one\nline two\n"), &json!(true)));
+}
+
+#[tokio::test]
+async fn an_empty_message_is_refused_here() {
+    let daemon = Daemon::of(vec![]).await;
+    let mut desk = Desk::with_input(PaneKind::Pipe, " \n");
+    assert_eq!(go(&daemon, &["send", "-"], &mut desk.io).await, Exit::Usage);
+    assert_eq!(desk.seen.err(), "error: the message is empty\n");
+    assert!(daemon.asked().is_empty());
+}

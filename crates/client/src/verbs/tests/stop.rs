@@ -1,0 +1,177 @@
+//! `quell stop`: waiting for the proof, and the exit codes.
+
+use quell_protocol::{EventKind, Receipt, Verdict};
+use serde_json::{Value, json};
+
+use super::*;
+use crate::fake::daemon::{Piece, event, not_found, ticket, view};
+use crate::fake::receipts;
+
+const LINE: &str = "stopped in 12 ms · model closed after 0.4 ms · 3 processes ended (term) · history valid";
+
+fn settled(receipt: &Receipt, by_us: bool) -> Value {
+    let ids = if by_us { json!(["r1"]) } else { json!([]) };
+    json!({
+        "runId": "r1", "state": "ended", "aborted": by_us, "runIds": ids, "verdict": receipt.verdict, "receipt": receipt,
+    })
+}
+
+fn over(run: &str, receipt: &Receipt) -> Value {
+    let receipt = Receipt { run_id: quell_protocol::RunId::parse(run).unwrap(), ..receipt.clone() };
+    view(run, json!({"state": "ended", "verdict": receipt.verdict, "receipt": receipt}))
+}
+
+#[tokio::test]
+async fn a_stop_waits_for_the_receipt_and_prints_it_in_one_line() {
+    let daemon = Daemon::of(vec![("POST /api/runs/r1/stop?wait=1", settled(&receipts::stopped(), true))]).await;
+    let (exit, seen) = piped(&daemon, &["stop", "r1", "--force", "--reason", "wrong branch"]).await;
+    assert_eq!((exit, seen.out(), seen.err()), (Exit::Done, format!("{LINE}\n"), String::new()));
+    assert_eq!(daemon.asked()[0].body, json!({"force": true, "reason": "wrong branch"}));
+}
+
+#[tokio::test]
+async fn a_leftover_is_exit_1() {
+    let daemon = Daemon::of(vec![("POST /api/runs/r1/stop?wait=1", settled(&receipts::leftover(), true))]).await;
+    let (exit, seen) = piped(&daemon, &["stop", "r1"]).await;
+    assert_eq!((exit, exit.code()), (Exit::Failed, 1));
+    assert!(seen.out().contains("1 process still alive: pid 4242 (sudo), cannot be signalled"), "{}", seen.out());
+}
+
+#[tokio::test]
+async fn an_unknown_run_is_exit_3() {
+    let daemon = Daemon::of(vec![]).await;
+    for words in [
+        vec!["stop", "r1"],
+        vec!["stop", "r1", "--no-wait"],
+        vec!["stop", "--session", "s"],
+        vec!["runs", "show", "r1"],
+    ] {
+        let (exit, seen) = piped(&daemon, &words).await;
+        assert_eq!((exit, exit.code(), seen.out()), (Exit::NotFound, 3, String::new()), "{words:?}");
+        assert!(seen.err().contains("run_not_found"), "{}", seen.err());
+    }
+}
+
+#[tokio::test]
+async fn a_run_that_is_over_keeps_its_verdict_and_is_exit_0() {
+    let daemon = Daemon::of(vec![("POST /api/runs/r1/stop?wait=1", settled(&receipts::completed(), false))]).await;
+    let (exit, seen) = piped(&daemon, &["stop", "r1"]).await;
+    assert_eq!((exit, seen.out()), (Exit::Done, "already over: completed in 2.5 s · history valid\n".into()));
+
+    let daemon = Daemon::of(vec![("POST /api/runs/r1/stop?wait=1", settled(&receipts::stopped(), false))]).await;
+    let (exit, seen) = piped(&daemon, &["stop", "r1"]).await;
+    assert_eq!((exit, seen.out()), (Exit::Done, format!("already asked for: {LINE}\n")));
+}
+
+#[tokio::test]
+async fn a_bare_receipt_is_an_answer_too() {
+    let receipt = serde_json::to_value(receipts::stopped()).unwrap();
+    let daemon = Daemon::of(vec![("POST /api/runs/r1/stop?wait=1", receipt)]).await;
+    let (exit, seen) = piped(&daemon, &["stop", "r1"]).await;
+    assert_eq!((exit, seen.out()), (Exit::Done, format!("{LINE}\n")));
+}
+
+#[tokio::test]
+async fn a_daemon_that_did_not_wait_long_enough_is_followed_to_the_end() {
+    let (stream, pieces) = tokio::sync::mpsc::channel::<Piece>(1);
+    let pieces = std::sync::Mutex::new(Some(pieces));
+    let daemon = Daemon::start(move |asked| match asked.what.as_str() {
+        "POST /api/runs/r1/stop?wait=1" => Reply::Json(202, ticket("ending")),
+        "GET /api/runs/r1" => Reply::Json(200, view("r1", json!({"state": "ending"}))),
+        "GET /api/runs/r1/events?after=7" => Reply::Stream(pieces.lock().unwrap().take().unwrap()),
+        _ => Reply::Problem(not_found()),
+    })
+    .await;
+    let daemon_side = async {
+        daemon.asked_for("GET /api/runs/r1/events?after=7", 1).await;
+        let receipt = Box::new(receipts::stopped());
+        let end = EventKind::Ended { verdict: receipts::by_user(), receipt, steps: 1, text: None };
+        let _ = stream.send(event(8, end)).await;
+    };
+    let ((exit, seen), ()) = tokio::join!(piped(&daemon, &["stop", "r1"]), daemon_side);
+    assert_eq!((exit, seen.out()), (Exit::Done, format!("{LINE}\n")));
+}
+
+#[tokio::test]
+async fn descendants_that_outlived_an_ended_run_are_told() {
+    let mut reply = settled(&receipts::completed(), false);
+    reply["aborted"] = json!(true);
+    reply["runIds"] = json!(["child"]);
+    let child = over("child", &receipts::stopped());
+    let daemon = Daemon::of(vec![("POST /api/runs/r1/stop?wait=1", reply), ("GET /api/runs/child", child)]).await;
+    let (exit, seen) = piped(&daemon, &["stop", "r1"]).await;
+    assert_eq!(exit, Exit::Done);
+    assert_eq!(seen.out(), format!("already over: completed in 2.5 s · history valid\nbelow it, child  {LINE}\n"));
+}
+
+#[tokio::test]
+async fn not_waiting_returns_at_once() {
+    let daemon = Daemon::of(vec![
+        ("POST /api/runs/r1/stop", ticket("ending")),
+        ("POST /api/stop", json!({"aborted": true, "runIds": ["r1", "r2"], "held": false})),
+    ])
+    .await;
+    let (exit, seen) = piped(&daemon, &["stop", "r1", "--no-wait"]).await;
+    assert_eq!(exit, Exit::Done);
+    assert_eq!(seen.out(), "stop requested · run r1 is ending · see `quell runs show r1`\n");
+    let (exit, seen) = piped(&daemon, &["stop", "r1", "--no-wait", "--json"]).await;
+    assert_eq!((exit, &seen.json()["state"]), (Exit::Done, &json!("ending")));
+    let (exit, seen) = piped(&daemon, &["stop", "--all", "--no-wait"]).await;
+    assert_eq!((exit, seen.out()), (Exit::Done, "stop requested for 2 runs: r1, r2\n".into()));
+}
+
+#[tokio::test]
+async fn everything_is_waited_for_run_by_run() {
+    let daemon = Daemon::of(vec![
+        ("POST /api/stop", json!({"aborted": true, "runIds": ["r1", "r2", "r3"], "held": true})),
+        ("GET /api/runs/r1", over("r1", &receipts::stopped())),
+        ("GET /api/runs/r2", over("r2", &receipts::leftover())),
+    ])
+    .await;
+    let (exit, seen) = piped(&daemon, &["stop", "--all", "--hold"]).await;
+    assert_eq!(exit, Exit::Failed);
+    let out = seen.out();
+    let lines: Vec<&str> = out.lines().collect();
+    assert_eq!(lines[0], format!("r1  {LINE}"));
+    assert!(lines[1].starts_with("r2  stopped in 7 s · 1 process still alive"), "{}", lines[1]);
+    assert!(lines[2].starts_with("r3  its end could not be seen"), "{}", lines[2]);
+    assert_eq!(
+        &lines[3..],
+        ["3 runs stopped · 2 runs left something over", "hold is on: new runs are refused until `quell hold off`"]
+    );
+    assert_eq!(daemon.asked()[0].body, json!({"hold": true}));
+}
+
+#[tokio::test]
+async fn a_session_without_a_run_has_nothing_to_stop_and_an_unknown_one_is_not_found() {
+    let session = json!({
+        "key": "a/b", "state": "ready", "createdAt": "2026-01-01T00:00:00Z", "lastUsedAt": "2026-01-01T00:00:00Z",
+        "activeRuns": [], "turns": 0,
+    });
+    let nothing = json!({"aborted": false, "runIds": []});
+    let daemon = Daemon::of(vec![
+        ("POST /api/sessions/a%2Fb/stop", nothing.clone()),
+        ("GET /api/sessions/a%2Fb", session),
+        ("POST /api/sessions/x/stop", nothing),
+    ])
+    .await;
+    let (exit, seen) = piped(&daemon, &["stop", "--session", "a/b", "--keep-queued"]).await;
+    assert_eq!((exit, seen.out()), (Exit::Done, "nothing to stop: no run is active\n".into()));
+    assert_eq!(daemon.asked()[0].body, json!({"keepQueued": true}));
+    let (exit, seen) = piped(&daemon, &["stop", "--session", "x"]).await;
+    assert_eq!((exit, seen.out()), (Exit::NotFound, String::new()));
+}
+
+#[tokio::test]
+async fn json_has_every_receipt() {
+    let answer = json!({"aborted": true, "runIds": ["r1"], "withdrawn": [{"runId": "r2", "text": "later"}]});
+    let daemon =
+        Daemon::of(vec![("POST /api/sessions/s/stop", answer), ("GET /api/runs/r1", over("r1", &receipts::stopped()))])
+            .await;
+    let (exit, seen) = piped(&daemon, &["stop", "--session", "s", "--json"]).await;
+    assert_eq!(exit, Exit::Done);
+    let value = seen.json();
+    assert_eq!((&value["aborted"], &value["withdrawn"][0]["text"]), (&json!(true), &json!("later")));
+    let receipt: Receipt = serde_json::from_value(value["runs"][0]["receipt"].clone()).unwrap();
+    assert!(matches!(receipt.verdict, Verdict::Aborted { .. }));
+}

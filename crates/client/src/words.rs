@@ -1,0 +1,147 @@
+//! Numbers, times and foreign text as people read them. Pure functions; the current time comes in as an argument.
+
+use jiff::Timestamp;
+
+/// A length of time in milliseconds: `<0.1 ms`, `0.4 ms`, `12 ms`, `1.4 s`, `2 min 5 s`, `3 h 4 min`.
+#[must_use]
+pub fn millis(ms: f64) -> String {
+    let ms = ms.max(0.0);
+    match ms {
+        0.0 => "0 ms".into(),
+        _ if ms < 0.05 => "<0.1 ms".into(),
+        _ if ms < 9.95 => format!("{} ms", trimmed(ms)),
+        _ if ms < 999.5 => format!("{ms:.0} ms"),
+        _ if ms < 9_950.0 => format!("{} s", trimmed(ms / 1000.0)),
+        _ if ms < 59_500.0 => format!("{:.0} s", ms / 1000.0),
+        _ => minutes(ms / 1000.0),
+    }
+}
+
+fn trimmed(value: f64) -> String {
+    let text = format!("{value:.1}");
+    text.strip_suffix(".0").unwrap_or(&text).into()
+}
+
+fn minutes(seconds: f64) -> String {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a cast saturates, and this is for reading"
+    )]
+    let seconds = seconds.round() as u64;
+    let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    match (hours, seconds) {
+        (0, 0) => format!("{minutes} min"),
+        (0, _) => format!("{minutes} min {seconds} s"),
+        _ if minutes == 0 => format!("{hours} h"),
+        _ => format!("{hours} h {minutes} min"),
+    }
+}
+
+/// How long ago an RFC 3339 time was: `just now`, `12 s ago`, `2 min ago`, `3 h ago`, `4 days ago`. A text that is no time
+/// is given back as it is.
+#[must_use]
+pub fn ago(at: &str, now: Timestamp) -> String {
+    match age(at, now).as_deref() {
+        None => at.into(),
+        Some("0 s") => "just now".into(),
+        Some(age) => format!("{age} ago"),
+    }
+}
+
+/// The age of an RFC 3339 time in its largest unit: `12 s`, `2 min`, `3 h`, `4 days`; nothing when the text is no time.
+#[must_use]
+pub fn age(at: &str, now: Timestamp) -> Option<String> {
+    let at: Timestamp = at.parse().ok()?;
+    let seconds = now.duration_since(at).as_secs().max(0);
+    Some(match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3_600 => format!("{} min", seconds / 60),
+        3_600..86_400 => format!("{} h", seconds / 3_600),
+        86_400..172_800 => "1 day".into(),
+        _ => format!("{} days", seconds / 86_400),
+    })
+}
+
+/// `1 process`, `3 processes`.
+#[must_use]
+pub fn count(number: u64, one: &str, many: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { many })
+}
+
+/// Foreign text made fit for one line of a terminal: control characters (and with them escape sequences) become spaces, runs
+/// of white space become one, and what is longer than `most` characters ends in `…`.
+#[must_use]
+pub fn one_line(text: &str, most: usize) -> String {
+    let clean: String =
+        text.chars().take(most.saturating_mul(4)).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let mut line = String::new();
+    for word in clean.split_whitespace() {
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        line.push_str(word);
+    }
+    let cut = clean.chars().count() < text.chars().count();
+    if line.chars().count() <= most && !cut {
+        return line;
+    }
+    let mut short: String = line.chars().take(most.saturating_sub(1)).collect();
+    short.push('…');
+    short
+}
+
+/// Foreign text of many lines made fit for a terminal: everything that could move the cursor, other than a line break or a
+/// tab, is left out, so that an answer cannot rewrite the screen.
+#[must_use]
+pub fn harmless(text: &str) -> String {
+    text.chars().filter(|c| matches!(c, '\n' | '\t') || !c.is_control()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case(0.0, "0 ms")]
+    #[case(0.04, "<0.1 ms")]
+    #[case(0.4, "0.4 ms")]
+    #[case(5.0, "5 ms")]
+    #[case(9.94, "9.9 ms")]
+    #[case(9.96, "10 ms")]
+    #[case(12.3, "12 ms")]
+    #[case(999.6, "1 s")]
+    #[case(1_400.0, "1.4 s")]
+    #[case(9_960.0, "10 s")]
+    #[case(59_600.0, "1 min")]
+    #[case(125_000.0, "2 min 5 s")]
+    #[case(3_840_000.0, "1 h 4 min")]
+    #[case(-3.0, "0 ms")]
+    fn lengths_of_time(#[case] ms: f64, #[case] words: &str) {
+        assert_eq!(millis(ms), words);
+    }
+
+    #[rstest]
+    #[case("2026-01-01T00:00:00Z", "just now")]
+    #[case("2025-12-31T23:59:48.5Z", "11 s ago")]
+    #[case("2025-12-31T23:57:59Z", "2 min ago")]
+    #[case("2025-12-31T20:30:00Z", "3 h ago")]
+    #[case("2025-12-30T20:30:00Z", "1 day ago")]
+    #[case("2025-12-28T00:00:00Z", "4 days ago")]
+    #[case("2026-01-01T00:00:09Z", "just now")]
+    #[case("some day", "some day")]
+    fn ages(#[case] at: &str, #[case] words: &str) {
+        let now = "2026-01-01T00:00:00Z".parse().unwrap();
+        assert_eq!(ago(at, now), words);
+    }
+
+    #[test]
+    fn foreign_text_cannot_move_the_cursor() {
+        assert_eq!(one_line("ls\n\t\u{1b}[2Jx\u{9b}y  z", 40), "ls [2Jx y z");
+        assert_eq!(one_line("ünïcödé text", 6), "ünïcö…");
+        assert_eq!(one_line(&" ".repeat(100), 4), "…");
+        assert_eq!(harmless("a\r\n\tb\u{1b}[31mc\u{7}"), "a\n\tb[31mc");
+    }
+}
