@@ -1,0 +1,236 @@
+//! The configuration: one file, or the environment alone. Unknown keys and bad values are errors with line and column.
+
+mod check;
+mod environment;
+mod place;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use quell_engine::EngineConfig;
+use quell_engine::agent::{AgentConfig, Limits};
+use quell_engine::llm::ProviderConfig;
+use quell_engine::proc::WardenExe;
+use quell_engine::scope::Probe;
+use quell_engine::tools::{FetchSettings, ToolSettings};
+use quell_kernel::StopTimes;
+use quell_kernel::expiry::ExpiryLimits;
+use quell_protocol::AgentId;
+use quell_surfaces::DoorSettings;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+pub(crate) use environment::data_dir;
+
+/// The file.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Config {
+    /// The doors.
+    pub(crate) server: Server,
+    /// The database.
+    pub(crate) store: StoreSection,
+    /// Times of the stop ladder.
+    pub(crate) stop: StopSection,
+    /// Limits.
+    pub(crate) limits: Limits,
+    /// Sessions.
+    pub(crate) sessions: SessionSection,
+    /// Settings of the tools.
+    pub(crate) tools: ToolSection,
+    /// Model providers by name.
+    pub(crate) providers: BTreeMap<String, ProviderConfig>,
+    /// Agents by id; `main`, else the first one, is the default.
+    #[schemars(with = "BTreeMap<String, AgentConfig>")]
+    pub(crate) agents: BTreeMap<AgentId, AgentConfig>,
+}
+
+/// `[server]`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Server {
+    /// Where to listen.
+    #[schemars(with = "String")]
+    pub(crate) listen: SocketAddr,
+    /// The admin token's file; `token` in the data directory without it.
+    pub(crate) token_file: Option<PathBuf>,
+    /// Web origins besides its own that may talk to the daemon.
+    pub(crate) allowed_origins: Vec<String>,
+    /// Streams (SSE and WebSocket) open at the same time.
+    pub(crate) max_connections: usize,
+}
+
+impl Default for Server {
+    fn default() -> Self {
+        let doors = DoorSettings::default();
+        Self {
+            listen: SocketAddr::from(([127, 0, 0, 1], 7171)),
+            token_file: None,
+            allowed_origins: doors.allowed_origins,
+            max_connections: doors.max_connections,
+        }
+    }
+}
+
+/// `[store]`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct StoreSection {
+    /// `sqlite:FILE`, relative to the data directory.
+    pub(crate) url: String,
+}
+
+impl Default for StoreSection {
+    fn default() -> Self {
+        Self { url: "sqlite:quell.db".to_owned() }
+    }
+}
+
+/// `[stop]`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct StopSection {
+    /// From SIGTERM to SIGKILL.
+    pub(crate) term_ms: u64,
+    /// From a gentle stop to force; more than `term_ms` + 500.
+    pub(crate) grace_ms: u64,
+    /// From force to giving up and naming what is left.
+    pub(crate) hard_ms: u64,
+}
+
+impl Default for StopSection {
+    fn default() -> Self {
+        let times = StopTimes::default();
+        let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        Self { term_ms: ms(times.term), grace_ms: ms(times.grace), hard_ms: ms(times.hard) }
+    }
+}
+
+/// `[tools]`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct ToolSection {
+    /// Lets the file tools leave the agents' workdirs.
+    pub(crate) unconfined: bool,
+    /// Lets `fetch_url` reach private and loopback addresses.
+    pub(crate) fetch_private: bool,
+}
+
+/// `[sessions]`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct SessionSection {
+    /// Seconds after which an unused session leaves the memory; its history stays.
+    pub(crate) idle_s: u64,
+}
+
+impl Default for SessionSection {
+    fn default() -> Self {
+        Self { idle_s: 1800 }
+    }
+}
+
+/// Where the configuration came from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// A file.
+    File(PathBuf),
+    /// No file: environment and defaults.
+    Environment,
+}
+
+/// The configuration in force.
+#[derive(Debug)]
+pub(crate) struct Loaded {
+    pub(crate) config: Config,
+    pub(crate) source: Source,
+}
+
+/// Reads the configuration: the given file, else $QUELL_CONFIG, ./quell.toml, the XDG config directory, else none.
+pub(crate) fn load(file: Option<&Path>) -> anyhow::Result<Loaded> {
+    let found = match file {
+        Some(path) => Some(path.to_owned()),
+        None => environment::config_file(),
+    };
+    let (mut config, source) = match found {
+        Some(path) => {
+            let text = std::fs::read_to_string(&path)
+                .with_context(|| format!("the configuration file {} cannot be read", path.display()))?;
+            (parse(&path, &text)?, Source::File(path))
+        }
+        None => (Config::default(), Source::Environment),
+    };
+    environment::fill(&mut config)?;
+    Ok(Loaded { config, source })
+}
+
+/// Parses and checks the text of a file.
+pub(crate) fn parse(path: &Path, text: &str) -> anyhow::Result<Config> {
+    let config: Config = toml::from_str(text).map_err(|error| place::of_toml(path, text, &error))?;
+    let problems = check::problems(&config);
+    let Some(problem) = problems.first() else { return Ok(config) };
+    bail!("{}", place::of_key(path, text, &problem.key, &problem.text))
+}
+
+impl Loaded {
+    /// The one line a person wants to see.
+    pub(crate) fn summary(&self) -> String {
+        let names = |keys: Vec<&str>| if keys.is_empty() { "none".to_owned() } else { keys.join(", ") };
+        let agents = self.config.agents.iter().map(|(id, agent)| format!("{id} ({})", agent.model));
+        let agents: Vec<String> = agents.collect();
+        format!(
+            "agents {}; providers {}",
+            names(agents.iter().map(String::as_str).collect()),
+            names(self.config.providers.keys().map(String::as_str).collect()),
+        )
+    }
+
+    /// The admin token's file.
+    pub(crate) fn token_file(&self, data_dir: &Path) -> PathBuf {
+        self.config.server.token_file.clone().unwrap_or_else(|| data_dir.join("token"))
+    }
+
+    /// The database, relative to the data directory.
+    pub(crate) fn store_file(&self) -> String {
+        let url = &self.config.store.url;
+        url.strip_prefix("sqlite:").unwrap_or(url).to_owned()
+    }
+
+    /// Times of the stop ladder.
+    pub(crate) fn stop_times(&self) -> StopTimes {
+        let (ms, stop) = (Duration::from_millis, &self.config.stop);
+        StopTimes { term: ms(stop.term_ms), grace: ms(stop.grace_ms), hard: ms(stop.hard_ms) }
+    }
+
+    /// What the engine starts with.
+    pub(crate) fn engine(&self, data_dir: PathBuf) -> EngineConfig {
+        let config = &self.config;
+        let fetch = FetchSettings { allow_private: config.tools.fetch_private, ..FetchSettings::default() };
+        EngineConfig {
+            token_file: self.token_file(&data_dir),
+            data_dir,
+            store_file: self.store_file(),
+            stop: self.stop_times(),
+            expiry: ExpiryLimits::default(),
+            limits: config.limits.clone(),
+            session_idle: Duration::from_secs(config.sessions.idle_s),
+            agents: config.agents.clone(),
+            providers: config.providers.clone(),
+            tools: ToolSettings { unconfined: config.tools.unconfined, fetch },
+            environment: quell_engine::proc::base_environment(std::env::vars_os()),
+            warden: WardenExe::ThisProcess,
+            probe: Probe::default(),
+        }
+    }
+
+    /// What the doors start with.
+    pub(crate) fn doors(&self) -> DoorSettings {
+        let server = &self.config.server;
+        DoorSettings { allowed_origins: server.allowed_origins.clone(), max_connections: server.max_connections }
+    }
+}

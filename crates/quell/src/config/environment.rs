@@ -1,0 +1,102 @@
+//! What comes from the environment: places, keys, and a working start without any file. The only reader of it in Quell.
+
+use std::env;
+use std::path::PathBuf;
+
+use anyhow::{Context, bail};
+use quell_engine::agent::AgentConfig;
+use quell_engine::llm::{ProviderConfig, ProviderKind};
+use quell_protocol::AgentId;
+
+use super::Config;
+
+/// `$QUELL_HOME`, else `quell` in the XDG data directory.
+pub(crate) fn data_dir() -> anyhow::Result<PathBuf> {
+    if let Some(home) = path("QUELL_HOME") {
+        return Ok(home);
+    }
+    xdg("XDG_DATA_HOME", ".local/share")
+        .map(|base| base.join("quell"))
+        .context("there is no home directory for the data; set QUELL_HOME to a directory")
+}
+
+/// `$QUELL_CONFIG`, else `./quell.toml`, else `quell/quell.toml` in the XDG config directory, whichever is there.
+pub(super) fn config_file() -> Option<PathBuf> {
+    if let Some(named) = path("QUELL_CONFIG") {
+        return Some(named);
+    }
+    let here = PathBuf::from("quell.toml");
+    let shared = xdg("XDG_CONFIG_HOME", ".config").map(|base| base.join("quell/quell.toml"));
+    [Some(here), shared].into_iter().flatten().find(|candidate| candidate.is_file())
+}
+
+/// Fills in keys, and, where no provider or no agent is configured, what the environment offers.
+pub(super) fn fill(config: &mut Config) -> anyhow::Result<()> {
+    let offered = if config.providers.is_empty() { offer(config) } else { None };
+    for (name, provider) in &mut config.providers {
+        if let Some(variable) = &provider.api_key_env {
+            let key = text(variable);
+            provider.api_key = key.map(Into::into);
+        } else if let Some(file) = &provider.api_key_file {
+            let key = std::fs::read_to_string(file)
+                .with_context(|| format!("api_key_file of [providers.{name}], {}, cannot be read", file.display()))?;
+            provider.api_key = Some(key.trim().to_owned().into());
+        }
+    }
+    if config.agents.is_empty() {
+        let Ok(main) = AgentId::parse("main") else { bail!("the agent id main is refused") };
+        // A provider alone does not say which of its models is meant; the doctor says so when it lists them.
+        let first = || config.providers.keys().next().map(|name| format!("{name}/{}", model_or("default")));
+        let model = offered.or_else(first).unwrap_or_else(|| "demo/demo".to_owned());
+        let agent = AgentConfig { model, ..AgentConfig::default() };
+        config.agents.insert(main, agent);
+    }
+    Ok(())
+}
+
+/// Adds the provider that the environment offers; answers the model to use with it.
+fn offer(config: &mut Config) -> Option<String> {
+    if text("OPENAI_API_KEY").is_some() || text("OPENAI_BASE_URL").is_some() {
+        let provider = ProviderConfig {
+            base_url: text("OPENAI_BASE_URL"),
+            api_key_env: text("OPENAI_API_KEY").map(|_| "OPENAI_API_KEY".to_owned()),
+            ..ProviderConfig::new(ProviderKind::Openai)
+        };
+        config.providers.insert("openai".to_owned(), provider);
+        return Some(format!("openai/{}", model_or("gpt-5-mini")));
+    }
+    if let Some(host) = text("OLLAMA_HOST") {
+        let base = if host.contains("://") { host } else { format!("http://{host}") };
+        let provider = ProviderConfig {
+            base_url: Some(format!("{}/v1", base.trim_end_matches('/'))),
+            ..ProviderConfig::new(ProviderKind::Openai)
+        };
+        config.providers.insert("ollama".to_owned(), provider);
+        return Some(format!("ollama/{}", model_or("llama3.2")));
+    }
+    if text("ANTHROPIC_API_KEY").is_some() {
+        tracing::warn!("ANTHROPIC_API_KEY is set, but this version does not speak the Anthropic dialect yet");
+    }
+    None
+}
+
+/// `$QUELL_MODEL`, else a default.
+fn model_or(default: &str) -> String {
+    text("QUELL_MODEL").unwrap_or_else(|| default.to_owned())
+}
+
+fn text(name: &str) -> Option<String> {
+    #[expect(clippy::disallowed_methods, reason = "the roof reads the environment")]
+    let value = env::var(name).ok();
+    value.map(|value| value.trim().to_owned()).filter(|value| !value.is_empty())
+}
+
+fn path(name: &str) -> Option<PathBuf> {
+    env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
+}
+
+fn xdg(name: &str, below_home: &str) -> Option<PathBuf> {
+    // The XDG base directory specification: relative paths are to be ignored.
+    let given = path(name).filter(|given| given.is_absolute());
+    given.or_else(|| path("HOME").map(|home| home.join(below_home)))
+}

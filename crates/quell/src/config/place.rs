@@ -1,0 +1,98 @@
+//! Says where in the file something is wrong, with the line itself and, for a misspelt key, the one that was meant.
+
+use std::path::Path;
+
+use toml::de::{DeTable, DeValue};
+
+/// An error of the parser or of a value's type.
+pub(super) fn of_toml(path: &Path, text: &str, error: &toml::de::Error) -> anyhow::Error {
+    let message = error.message();
+    let hint = hint(message).unwrap_or_default();
+    anyhow::anyhow!("{}", at(path, text, error.span().map_or(0, |span| span.start), &format!("{message}{hint}")))
+}
+
+/// What the person most likely meant, or should know.
+fn hint(message: &str) -> Option<String> {
+    let unknown = |what: &str, name: &str| message.starts_with(&format!("unknown {what} `{name}`"));
+    if let Some(section) = LATER.iter().find(|section| unknown("field", section)) {
+        return Some(format!("; this version of Quell does not have [{section}] yet"));
+    }
+    if unknown("variant", "anthropic") {
+        return Some("; this version of Quell does not speak the Anthropic dialect yet".to_owned());
+    }
+    if unknown("field", "api_key") {
+        return Some("; keys never stand in the file: name the variable that holds it with `api_key_env`".to_owned());
+    }
+    suggestion(message).map(|key| format!("; did you mean `{key}`?"))
+}
+
+/// Sections of the documented configuration that this version does not have.
+const LATER: [&str; 4] = ["mcp", "hooks", "routing", "channels"];
+
+/// A problem with the value of a dotted key.
+pub(super) fn of_key(path: &Path, text: &str, key: &str, problem: &str) -> String {
+    let start = DeTable::parse(text).ok().and_then(|table| position(table.get_ref(), key)).unwrap_or(0);
+    at(path, text, start, &format!("{key}: {problem}"))
+}
+
+fn at(path: &Path, text: &str, offset: usize, message: &str) -> String {
+    let before = text.get(..offset).unwrap_or(text);
+    let line = before.matches('\n').count() + 1;
+    let start = before.rfind('\n').map_or(0, |newline| newline + 1);
+    let column = before.get(start..).unwrap_or_default().chars().count() + 1;
+    let source = text.lines().nth(line - 1).unwrap_or_default();
+    if !may_hold_secret(before, source) {
+        return format!("{}:{line}:{column}: {message}\n  {line} | {source}", path.display());
+    }
+    let key = source.split_once('=').map_or("", |(key, _)| key).trim_end();
+    format!("{}:{line}:{column}: {}\n  {line} | {key} = ***", path.display(), without_values(message))
+}
+
+/// A line is shown to the person and then often to others; one that looks as if it held a key or a header is not.
+fn may_hold_secret(before: &str, line: &str) -> bool {
+    let line = line.to_ascii_lowercase();
+    let section = before.lines().rev().find(|line| line.trim_start().starts_with('['));
+    ["key", "secret", "password", "authorization", "bearer", "headers"].iter().any(|word| line.contains(word))
+        || section.is_some_and(|section| section.contains("headers"))
+}
+
+/// The message of a parser without the values that it quotes.
+fn without_values(message: &str) -> String {
+    let parts = message.split('"').enumerate();
+    parts.map(|(n, part)| if n % 2 == 0 { part } else { "***" }).collect::<Vec<_>>().join("\"")
+}
+
+/// The offset of a dotted key: of its value, or of the deepest table on the way.
+fn position(table: &DeTable<'_>, key: &str) -> Option<usize> {
+    let (head, rest) = key.split_once('.').map_or((key, None), |(head, rest)| (head, Some(rest)));
+    let (name, value) = table.iter().find(|(name, _)| name.get_ref().as_ref() == head)?;
+    let deeper = match (rest, value.get_ref()) {
+        (Some(rest), DeValue::Table(table)) => position(table, rest),
+        _ => None,
+    };
+    Some(deeper.unwrap_or(if rest.is_some() { name.span().start } else { value.span().start }))
+}
+
+/// The expected key that is nearest to the unknown one of a serde message.
+fn suggestion(message: &str) -> Option<String> {
+    let mut quoted = message.strip_prefix("unknown field ")?.split('`').skip(1).step_by(2);
+    let unknown = quoted.next()?;
+    let near = quoted.map(|known| (distance(unknown, known), known)).min()?;
+    (near.0 <= unknown.len().div_ceil(3).max(1)).then(|| near.1.to_owned())
+}
+
+/// Edit distance.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, ca) in a.chars().enumerate() {
+        let mut diagonal = i;
+        row[0] = i + 1;
+        for (j, cb) in b.iter().enumerate() {
+            let cost = if ca == *cb { diagonal } else { diagonal + 1 };
+            diagonal = row[j + 1];
+            row[j + 1] = cost.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}

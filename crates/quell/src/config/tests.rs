@@ -1,0 +1,194 @@
+//! What a person reads when a file is wrong, and what must never be printed.
+
+use std::path::Path;
+
+use rstest::rstest;
+
+use super::{Config, Loaded, Source, parse};
+
+const EXAMPLE: &str = include_str!("../../../../quell.example.toml");
+
+fn error(text: &str) -> String {
+    parse(Path::new("quell.toml"), text).unwrap_err().to_string()
+}
+
+#[rstest]
+#[case::unknown_key("[server]\nlistn = \"127.0.0.1:1\"\n", "quell.toml:2:1:", "did you mean `listen`?")]
+#[case::unknown_section("\n[limit]\nmax_steps = 3\n", "quell.toml:2:2:", "did you mean `limits`?")]
+#[case::unknown_key_of_a_provider(
+    "[providers.a]\nkind = \"openai\"\nbase_ur = \"http://h/v1\"\n",
+    "quell.toml:3:1:",
+    "did you mean `base_url`?"
+)]
+#[case::unknown_key_of_an_agent(
+    "[agents.main]\nmodel = \"demo/demo\"\npromt = \"x\"\n",
+    "quell.toml:3:1:",
+    "did you mean `prompt`?"
+)]
+#[case::nothing_near("[server]\nzebra = 1\n", "quell.toml:2:1:", "expected one of `listen`")]
+#[case::wrong_type(
+    "[limits]\nmax_steps = \"many\"\n",
+    "quell.toml:2:13:",
+    "invalid type: string \"many\", expected u32"
+)]
+#[case::negative("[limits]\n\nqueued_per_session = -1\n", "quell.toml:3:22:", "-1")]
+#[case::bad_address("[server]\nlisten = \"localhost\"\n", "quell.toml:2:10:", "invalid socket address")]
+#[case::date("[server]\nlisten = 2026-11-20\n", "quell.toml:2:10:", "listen")]
+#[case::broken_syntax("[server\nlisten = 1\n", "quell.toml:1:", "1 | [server")]
+#[case::twice("[stop]\nterm_ms = 1\nterm_ms = 2\n", "quell.toml:3:1:", "duplicate key")]
+#[case::bad_enum("[agents.main]\nisolate = \"vm\"\n", "quell.toml:2:11:", "unknown variant `vm`")]
+#[case::after_umlauts("[agents.main]\nrole = \"äöü\" # é\nisolate = \"vm\"\n", "quell.toml:3:11:", "vm")]
+fn a_mistake_is_named_with_its_place(#[case] text: &str, #[case] place: &str, #[case] says: &str) {
+    let error = error(text);
+    assert!(error.starts_with(place), "{error}");
+    assert!(error.contains(says), "{error}");
+}
+
+#[rstest]
+#[case("[store]\nurl = \"postgres://h\"\n", "quell.toml:2:7:", "sqlite:FILE")]
+#[case("[stop]\nterm_ms = 5000\ngrace_ms = 5500\n", "quell.toml:3:12:", "more than term_ms + 500 = 5500")]
+#[case("[stop]\nhard_ms = 0\n", "quell.toml:2:11:", "the default is 5000")]
+#[case("[limits]\nin_flight_runs = 0\n", "quell.toml:2:18:", "leave the key out")]
+#[case("[agents.main]\nmodel = \"gpt\"\n", "quell.toml:2:9:", "PROVIDER/MODEL")]
+#[case("[agents.main]\nmodel = \"nobody/gpt\"\n", "quell.toml:2:9:", "there is no [providers.nobody]")]
+#[case("[agents.main]\nparent = \"ghost\"\n", "quell.toml:2:10:", "there is no [agents.ghost]")]
+#[case("[agents.main]\ntools = [\"shel\"]\n", "quell.toml:2:9:", "shel")]
+fn a_value_that_cannot_work_is_named_with_its_place(#[case] text: &str, #[case] place: &str, #[case] says: &str) {
+    let error = error(text);
+    assert!(error.starts_with(place), "{error}");
+    assert!(error.contains(says), "{error}");
+}
+
+#[test]
+fn a_default_that_another_key_makes_impossible_is_blamed_on_its_section() {
+    let error = error("[server]\nmax_connections = 5\n\n[stop]\nterm_ms = 4000\n");
+    assert!(error.starts_with("quell.toml:4:2:"), "{error}");
+    assert!(error.contains("stop.grace_ms"), "{error}");
+}
+
+#[rstest]
+#[case("mcp")]
+#[case("hooks")]
+#[case("routing")]
+#[case("channels")]
+fn sections_of_later_versions_are_called_that(#[case] section: &str) {
+    let error = error(&format!("[{section}.x]\nkind = \"y\"\n"));
+    assert!(error.contains(&format!("does not have [{section}] yet")), "{error}");
+    assert!(!error.contains("did you mean"), "{error}");
+}
+
+#[test]
+fn a_dialect_of_a_later_version_is_called_that() {
+    let error = error("[providers.claude]\nkind = \"anthropic\"\n");
+    assert!(error.starts_with("quell.toml:2:8:"), "{error}");
+    assert!(error.contains("does not speak the Anthropic dialect yet"), "{error}");
+}
+
+#[test]
+fn a_huge_time_does_not_overflow_its_own_check() {
+    let error = error(&format!("[stop]\nterm_ms = {}\n", i64::MAX));
+    assert!(error.contains("stop.grace_ms"), "{error}");
+}
+
+#[test]
+fn the_example_is_valid_and_its_plain_values_are_the_defaults() {
+    let example = parse(Path::new("quell.example.toml"), EXAMPLE).unwrap();
+    let default = Config::default();
+    assert_eq!(example.server, default.server);
+    assert_eq!(example.store, default.store);
+    assert_eq!(example.stop, default.stop);
+    assert_eq!(example.limits, default.limits);
+    assert_eq!(example.sessions, default.sessions);
+    assert_eq!(example.tools, default.tools);
+}
+
+/// Those lines that are commented out are documentation too, and must not rot.
+#[test]
+fn the_example_is_valid_with_its_comments_taken_off() {
+    let is_key = |line: &str| {
+        line.split_once(" = ").is_some_and(|(key, _)| key.chars().all(|c| c.is_ascii_lowercase() || c == '_'))
+    };
+    let bare = |line: &str| match line.strip_prefix("# ") {
+        Some(rest) if is_key(rest) => rest.to_owned(),
+        _ => line.to_owned(),
+    };
+    let text: Vec<String> = EXAMPLE.lines().map(bare).collect();
+    let config = parse(Path::new("quell.example.toml"), &text.join("\n")).unwrap();
+    assert_eq!(config.limits.max_run_tokens, Some(200_000));
+    assert_eq!(config.providers["openai"].api_key_env.as_deref(), Some("OPENAI_API_KEY"));
+    assert_eq!(config.providers["local"].headers.len(), 1);
+}
+
+#[test]
+fn the_configuration_as_shown_holds_no_secret_and_can_be_read_again() {
+    let text = "[providers.a]\nkind = \"openai\"\nbase_url = \"http://h/v1\"\napi_key_env = \"A_KEY\"\n\
+                headers = { Authorization = \"hush-hush\" }\n[agents.main]\nmodel = \"a/m\"\n";
+    let mut config = parse(Path::new("quell.toml"), text).unwrap();
+    config.providers.get_mut("a").unwrap().api_key = Some("sk-very-secret".to_owned().into());
+    let loaded = Loaded { config, source: Source::Environment };
+    for shown in [toml::to_string_pretty(&loaded.config).unwrap(), loaded.summary(), format!("{loaded:?}")] {
+        assert!(!shown.contains("hush-hush") && !shown.contains("sk-very-secret"), "{shown}");
+    }
+    let shown = toml::to_string_pretty(&loaded.config).unwrap();
+    assert!(shown.contains("Authorization = \"***\"") && shown.contains("api_key_env = \"A_KEY\""), "{shown}");
+    let again = parse(Path::new("shown.toml"), &shown).unwrap();
+    assert_eq!((again.server, again.limits), (loaded.config.server, loaded.config.limits));
+}
+
+#[rstest]
+#[case::key("[providers.a]\nkind = \"openai\"\napi_key = \"sk-very-secret\"\n", "quell.toml:3:1:", "api_key_env")]
+#[case::headers_as_text(
+    "[providers.a]\nkind = \"openai\"\nheaders = \"sk-very-secret\"\n",
+    "quell.toml:3:11:",
+    "expected a map"
+)]
+#[case::broken_line(
+    "[providers.a]\nheaders = { Authorization = \"Bearer sk-very-secret }\n",
+    "quell.toml:2:",
+    "headers = ***"
+)]
+#[case::in_a_table("[providers.a.headers]\nX-Auth = \"sk-very-secret\nx = 1\n", "quell.toml:2:", "X-Auth = ***")]
+fn a_secret_in_a_wrong_line_is_not_echoed(#[case] text: &str, #[case] place: &str, #[case] says: &str) {
+    let error = error(text);
+    assert!(error.starts_with(place) && error.contains(says), "{error}");
+    assert!(!error.contains("very-secret"), "{error}");
+}
+
+/// Every key of the example is in the schema, and every object of the schema refuses unknown keys.
+#[test]
+fn the_schema_knows_every_key_of_the_example() {
+    let schema = serde_json::to_value(schemars::schema_for!(Config)).unwrap();
+    let example: toml::Value = toml::from_str(EXAMPLE).unwrap();
+    let mut unknown = Vec::new();
+    compare(&schema, &schema, &example, "", &mut unknown);
+    assert_eq!(unknown, Vec::<String>::new());
+    let strict = |schema: &serde_json::Value| schema["additionalProperties"] == false;
+    assert!(
+        strict(&schema)
+            && schema["$defs"].as_object().unwrap().values().filter(|def| def["type"] == "object").all(strict)
+    );
+}
+
+fn compare(
+    root: &serde_json::Value,
+    schema: &serde_json::Value,
+    value: &toml::Value,
+    at: &str,
+    unknown: &mut Vec<String>,
+) {
+    let toml::Value::Table(table) = value else { return };
+    let schema = match schema["$ref"].as_str() {
+        Some(reference) => root.pointer(reference.trim_start_matches('#')).unwrap(),
+        None => schema,
+    };
+    for (key, value) in table {
+        let at = format!("{at}.{key}");
+        let known = schema["properties"]
+            .get(key)
+            .or_else(|| schema["additionalProperties"].is_object().then(|| &schema["additionalProperties"]));
+        match known {
+            Some(known) => compare(root, known, value, &at, unknown),
+            None => unknown.push(at),
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! The daemon: built floor by floor, closed in reverse. What is half-built when something fails is closed again.
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context;
+use axum::serve::ListenerExt;
+use metrics_exporter_prometheus::PrometheusBuilder;
+use quell_engine::Engine;
+use quell_engine::llm::demo::{DemoModel, DemoScript};
+use quell_engine::llm::{ProviderConfig, ProviderKind};
+use quell_surfaces::Door;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::oneshot;
+
+use crate::cli::ServeArgs;
+use crate::config::{self, Loaded};
+
+/// The file in the data directory that tells the talking verbs where the daemon is.
+pub(crate) const ADDRESS_FILE: &str = "address";
+/// How long the doors may take to hand out their last bytes.
+const DOORS_CLOSE: Duration = Duration::from_millis(300);
+
+pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
+    let loaded = config::load(args.config.as_deref())?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let code = runtime.block_on(serve(loaded, args.listen));
+    // A resolver thread or a stuck disk must not keep the process.
+    runtime.shutdown_timeout(Duration::from_millis(100));
+    code
+}
+
+async fn serve(mut loaded: Loaded, listen: Option<SocketAddr>) -> anyhow::Result<ExitCode> {
+    let data_dir = config::data_dir()?;
+    let metrics = PrometheusBuilder::new().install_recorder().context("metrics cannot be installed")?;
+    let demo = start_demo_model(&mut loaded).await?;
+    let engine = Engine::start(loaded.engine(data_dir.clone())).await?;
+    if let Err(error) = quell_engine::proc::harden_daemon() {
+        tracing::warn!(%error, "other processes of this user can look into the daemon's memory");
+    }
+    let address = listen.unwrap_or(loaded.config.server.listen);
+    let served = open_doors(&engine, &loaded, address, &data_dir, metrics).await;
+    let left = engine.shut_down().await;
+    if let Some(demo) = demo {
+        demo.stop().await;
+    }
+    for (run, leftover) in &left {
+        tracing::error!(%run, kind = ?leftover.kind, name = leftover.name, "still held at the end of the shutdown");
+    }
+    served?;
+    Ok(if left.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Listens, announces the address, and serves until a signal; then hands out what streams still have to say.
+async fn open_doors(
+    engine: &Engine,
+    loaded: &Loaded,
+    address: SocketAddr,
+    data_dir: &Path,
+    metrics: metrics_exporter_prometheus::PrometheusHandle,
+) -> anyhow::Result<()> {
+    let listener = TcpListener::bind(address).await.with_context(|| {
+        format!("cannot listen on {address}; is another daemon running there? --listen 127.0.0.1:0 takes a free port")
+    })?;
+    let address = listener.local_addr()?;
+    let door = Door::new(engine.clone(), loaded.doors(), Some(metrics));
+    let router = quell_surfaces::router(door);
+    std::fs::write(data_dir.join(ADDRESS_FILE), format!("{address}\n"))
+        .context("the address file cannot be written")?;
+    let mut signals = Signals::listen().context("signals cannot be listened for")?;
+    announce(address)?;
+    let (close, closed) = oneshot::channel::<()>();
+    let listener = listener.tap_io(|stream| {
+        // Deltas are small and must not wait for an acknowledgement.
+        let _ = stream.set_nodelay(true);
+    });
+    let server = axum::serve(listener, router).with_graceful_shutdown(async {
+        let _ = closed.await;
+    });
+    let mut server = std::pin::pin!(server.into_future());
+    tokio::select! {
+        ended = &mut server => ended.context("the doors failed")?,
+        () = signals.next() => {}
+    }
+    let _ = close.send(());
+    let stopping = stop_or_force(engine, &mut signals);
+    tokio::join!(stopping, async {
+        // Streams end when the engine closes; a reader that does not read is left behind.
+        engine.closing().await;
+        let _ = tokio::time::timeout(DOORS_CLOSE, server).await;
+    });
+    // The next daemon writes its own.
+    let _ = std::fs::remove_file(data_dir.join(ADDRESS_FILE));
+    Ok(())
+}
+
+fn announce(address: SocketAddr) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "quell is ready on http://{address}")?;
+    out.flush()?;
+    Ok(())
+}
+
+/// SIGTERM and SIGINT, heard from the moment this is made: none that comes later ends the process by itself or is lost.
+struct Signals {
+    term: Signal,
+    int: Signal,
+}
+
+impl Signals {
+    fn listen() -> std::io::Result<Self> {
+        Ok(Self { term: signal(SignalKind::terminate())?, int: signal(SignalKind::interrupt())? })
+    }
+
+    /// Waits for the next one.
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.term.recv() => tracing::info!("SIGTERM: shutting down"),
+            _ = self.int.recv() => tracing::info!("SIGINT: shutting down"),
+        }
+    }
+}
+
+/// Shuts down; a second signal forces.
+async fn stop_or_force(engine: &Engine, signals: &mut Signals) {
+    let mut down = std::pin::pin!(engine.shut_down());
+    tokio::select! {
+        _ = &mut down => return,
+        () = signals.next() => engine.force_shut_down(),
+    }
+    down.await;
+}
+
+/// Starts the built-in demo model when a provider or agent asks for it.
+async fn start_demo_model(loaded: &mut Loaded) -> anyhow::Result<Option<DemoModel>> {
+    let config = &mut loaded.config;
+    let asked = config.agents.values().any(|agent| agent.model.starts_with("demo/"));
+    if asked && !config.providers.contains_key("demo") {
+        let provider = ProviderConfig::new(ProviderKind::Demo);
+        config.providers.insert("demo".to_owned(), provider);
+    }
+    let demo = config.providers.values().any(|provider| provider.kind == ProviderKind::Demo);
+    if !demo {
+        return Ok(None);
+    }
+    let model = DemoModel::start(DemoScript::Chat).await.context("the demo model cannot be started")?;
+    for provider in config.providers.values_mut().filter(|provider| provider.kind == ProviderKind::Demo) {
+        provider.base_url = Some(model.base_url());
+    }
+    Ok(Some(model))
+}

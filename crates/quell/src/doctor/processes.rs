@@ -1,0 +1,144 @@
+//! Whether processes can be started and really ended here: tried, not concluded.
+
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use quell_engine::clock::Clock;
+use quell_engine::proc::{CommandSpec, Isolate, OutputSink, SpawnError, WardenExe, Wardens};
+use quell_engine::scope::{Probe, Scope};
+use quell_kernel::StopTimes;
+use quell_protocol::ToolOutputStream;
+
+use super::finding::Finding;
+use super::{Patient, Setup};
+
+/// A child in a session of its own where `setsid` is there, its number, and a parent that waits for it.
+const HIDDEN_CHILD: &str = "\
+if command -v setsid >/dev/null 2>&1; then setsid sleep 300 & else sleep 300 & fi
+echo $!
+wait";
+
+/// No check may hang: after this the command is ended.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// Starts a command with a child that left its session, stops it, and looks whether the child is gone.
+pub(super) fn wardens(patient: &Patient) -> Vec<Finding> {
+    let times = patient.loaded.as_ref().map_or_else(|_| StopTimes::default(), |loaded| loaded.stop_times());
+    let bench = Bench { warden: &patient.warden, environment: &patient.environment, times };
+    let finding = match patient.runtime.block_on(bench.stop_a_hidden_child()) {
+        Ok(took) => Finding::ok(format!("a command and the child it hid in another session were ended in {took} ms")),
+        Err(problem) => Finding::fail(
+            problem,
+            "run `quell demo` to see more; a sandbox that forbids /proc, ptrace scopes or prctl may be the reason",
+        ),
+    };
+    vec![finding]
+}
+
+/// Asked for by an agent, a PID namespace has to be permitted.
+pub(super) fn isolation(setup: &Setup<'_>) -> Vec<Finding> {
+    let agents = setup.loaded.config.agents.iter().filter(|(_, agent)| agent.isolate == Isolate::Pid);
+    let names: Vec<&str> = agents.map(|(id, _)| id.as_str()).collect();
+    if names.is_empty() {
+        return vec![Finding::ok("no agent asks for a PID namespace")];
+    }
+    let bench = Bench { warden: setup.warden, environment: setup.environment, times: setup.loaded.stop_times() };
+    let names = names.join(", ");
+    let finding = match setup.runtime.block_on(bench.run_isolated()) {
+        Ok(()) => Finding::ok(format!("PID namespaces work; asked for by {names}")),
+        Err(problem) => Finding::fail(
+            format!("{problem}; asked for by {names}"),
+            "remove isolate = \"pid\" there, or permit user namespaces: sysctl -w kernel.unprivileged_userns_clone=1",
+        ),
+    };
+    vec![finding]
+}
+
+/// What a command needs to run.
+struct Bench<'a> {
+    warden: &'a WardenExe,
+    environment: &'a [(OsString, OsString)],
+    times: StopTimes,
+}
+
+impl Bench<'_> {
+    /// Milliseconds from the stop until everything was gone.
+    async fn stop_a_hidden_child(&self) -> Result<u128, String> {
+        let wardens = self.wardens()?;
+        let scope = Scope::new(Clock::start(), Probe::default());
+        let mut sink = StopAtFirstLine { scope: scope.clone(), text: String::new(), stopped: None };
+        let ended = wardens.run(&self.command(HIDDEN_CHILD, Isolate::None), &scope, &mut sink).await;
+        scope.close().await;
+        let end = ended.map_err(|error| describe(&error))?;
+        let (Some(stopped), Ok(child)) = (sink.stopped, sink.text.trim().parse::<u32>()) else {
+            return Err(format!("a test command did not work: {}", end.output.text()));
+        };
+        let took = stopped.elapsed().as_millis();
+        if !end.leftovers.is_empty() {
+            return Err(format!("not everything could be ended: {}", end.leftovers.join(", ")));
+        }
+        if Path::new("/proc").join(child.to_string()).exists() {
+            return Err(format!("a child that left its session outlived its command: pid {child}"));
+        }
+        Ok(took)
+    }
+
+    async fn run_isolated(&self) -> Result<(), String> {
+        let scope = Scope::new(Clock::start(), Probe::default());
+        let mut sink = Silent;
+        let ended = self.wardens()?.run(&self.command("true", Isolate::Pid), &scope, &mut sink).await;
+        scope.close().await;
+        match ended.map_err(|error| describe(&error))?.code {
+            Some(0) => Ok(()),
+            code => Err(format!("a command in a PID namespace ended with {code:?} instead of 0")),
+        }
+    }
+
+    fn wardens(&self) -> Result<Wardens, String> {
+        Wardens::new(self.warden.clone(), self.times).map_err(|error| format!("a warden cannot be started: {error}"))
+    }
+
+    fn command(&self, script: &str, isolate: Isolate) -> CommandSpec {
+        CommandSpec {
+            argv: ["sh", "-c", script].map(|word| OsStr::new(word).to_owned()).to_vec(),
+            label: "test of the doctor".to_owned(),
+            cwd: std::env::temp_dir(),
+            env: self.environment.to_vec(),
+            timeout: Some(LIMIT),
+            output_limit: 4096,
+            isolate,
+        }
+    }
+}
+
+fn describe(error: &SpawnError) -> String {
+    let cause = std::error::Error::source(error).map(|cause| format!(": {cause}")).unwrap_or_default();
+    format!("{error}{cause}")
+}
+
+struct Silent;
+
+impl OutputSink for Silent {
+    fn output(&mut self, _stream: ToolOutputStream, _text: &str) {}
+}
+
+/// Stops the command once its first line is complete: then its child lives.
+struct StopAtFirstLine {
+    scope: Scope,
+    text: String,
+    stopped: Option<Instant>,
+}
+
+impl OutputSink for StopAtFirstLine {
+    fn output(&mut self, stream: ToolOutputStream, text: &str) {
+        if self.stopped.is_some() || stream != ToolOutputStream::Stdout {
+            return;
+        }
+        self.text.push_str(text);
+        if self.text.contains('\n') {
+            self.stopped = Some(Instant::now());
+            self.scope.cancel();
+        }
+    }
+}

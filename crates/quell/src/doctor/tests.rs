@@ -1,0 +1,357 @@
+//! Each thing that can be wrong, made wrong in a home of its own. What needs the real binary is tested from outside.
+
+use std::cell::RefCell;
+use std::fs::{self, Permissions};
+use std::io::{self, Write};
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::rc::Rc;
+use std::time::{Duration, SystemTime};
+
+use quell_engine::store::Store;
+use quell_protocol::Principal;
+use quell_protocol::api::Hold;
+use rstest::rstest;
+use tempfile::TempDir;
+
+use super::finding::State;
+use super::report::Style;
+use super::*;
+
+/// A patient in a home of its own, with this configuration.
+struct Ward {
+    home: TempDir,
+    patient: Patient,
+}
+
+impl Ward {
+    fn new(toml: &str) -> Self {
+        // As `main` does; a second one is refused, which is as good.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let home = TempDir::with_prefix("quell-doctor-").unwrap();
+        let file = home.path().join("quell.toml");
+        fs::write(&file, toml).unwrap();
+        let data = home.path().join("data");
+        fs::create_dir(&data).unwrap();
+        fs::set_permissions(&data, Permissions::from_mode(0o700)).unwrap();
+        let patient = Patient {
+            loaded: config::load(Some(&file)),
+            data_dir: Ok(data),
+            environment: quell_engine::proc::base_environment(std::env::vars_os()),
+            now: SystemTime::now(),
+            warden: WardenExe::ThisProcess,
+            runtime: tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap(),
+        };
+        Self { home, patient }
+    }
+
+    fn data(&self) -> &Path {
+        self.patient.data_dir.as_deref().unwrap()
+    }
+
+    fn setup(&self) -> Setup<'_> {
+        Setup::of(&self.patient).unwrap()
+    }
+
+    fn store(&self) -> Store {
+        Store::open(self.data(), "quell.db").unwrap()
+    }
+}
+
+/// The only finding, which is in this state, says this, and has a remedy of one line if something is to be done.
+fn assert_one(findings: &[Finding], state: State, says: &str) {
+    let [finding] = findings else { panic!("not one finding: {findings:#?}") };
+    assert_finding(finding, state, says);
+}
+
+fn assert_finding(finding: &Finding, state: State, says: &str) {
+    assert_eq!(finding.state, state, "{finding:#?}");
+    let all = format!("{}\n{}", finding.says, finding.remedy.as_deref().unwrap_or_default());
+    assert!(all.contains(says), "{says} is not in {finding:#?}");
+    match (&finding.remedy, state) {
+        (None, State::Ok) => {}
+        (Some(remedy), State::Warn | State::Fail) => assert!(!remedy.is_empty() && !remedy.contains('\n'), "{remedy}"),
+        _ => panic!("a remedy is due where something is to be done, and only there: {finding:#?}"),
+    }
+}
+
+#[test]
+fn a_broken_configuration_is_shown_with_its_place_and_replaced_by_nothing() {
+    let ward = Ward::new("[server]\nlistn = 1\n");
+    let findings = files::configuration(&ward.patient);
+    assert_one(&findings, State::Fail, "quell.toml:2:1");
+    assert!(Setup::of(&ward.patient).is_none());
+}
+
+#[test]
+fn a_missing_configuration_file_is_named() {
+    let mut ward = Ward::new("");
+    ward.patient.loaded = config::load(Some(&ward.home.path().join("absent.toml")));
+    assert_one(&files::configuration(&ward.patient), State::Fail, "absent.toml cannot be read");
+}
+
+#[test]
+fn the_data_directory_is_there_private_and_a_directory() {
+    let mut ward = Ward::new("");
+    assert_one(&files::data_directory(&ward.patient), State::Ok, "writable and private");
+    fs::set_permissions(ward.data(), Permissions::from_mode(0o755)).unwrap();
+    assert_one(&files::data_directory(&ward.patient), State::Warn, "chmod 700");
+    ward.patient.data_dir = Ok(ward.home.path().join("new/below"));
+    assert_one(&files::data_directory(&ward.patient), State::Ok, "will be made");
+    ward.patient.data_dir = Ok(ward.home.path().join("quell.toml"));
+    assert_one(&files::data_directory(&ward.patient), State::Fail, "is a file");
+    ward.patient.data_dir = Ok(ward.home.path().join("quell.toml/below"));
+    assert_one(&files::data_directory(&ward.patient), State::Fail, "QUELL_HOME");
+    ward.patient.data_dir = Err(anyhow::anyhow!("there is no home directory"));
+    assert_one(&files::data_directory(&ward.patient), State::Fail, "QUELL_HOME");
+}
+
+#[rstest]
+#[case(0, State::Fail)]
+#[case(100 << 20, State::Warn)]
+#[case(10 << 30, State::Ok)]
+fn little_space_is_told(#[case] free: u64, #[case] state: State) {
+    assert_finding(&files::space(free, Path::new("/data")), state, &format!("{} MiB", free >> 20));
+}
+
+#[rstest]
+#[case(0, State::Fail, "before 2025")]
+#[case(1_735_689_600, State::Ok, "plausible")]
+fn a_clock_that_stands_in_the_past_fails(#[case] seconds: u64, #[case] state: State, #[case] says: &str) {
+    let mut ward = Ward::new("");
+    ward.patient.now = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+    assert_one(&machine::clock(&ward.patient), state, says);
+}
+
+#[test]
+fn a_missing_shell_fails() {
+    let mut ward = Ward::new("");
+    let bin = ward.home.path().join("bin");
+    fs::create_dir(&bin).unwrap();
+    ward.patient.environment = vec![("PATH".into(), bin.clone().into())];
+    assert_one(&machine::shell(&ward.patient), State::Fail, "no `sh` in PATH");
+    fs::write(bin.join("sh"), "").unwrap();
+    fs::set_permissions(bin.join("sh"), Permissions::from_mode(0o600)).unwrap();
+    assert_one(&machine::shell(&ward.patient), State::Fail, "no `sh` in PATH");
+    fs::set_permissions(bin.join("sh"), Permissions::from_mode(0o700)).unwrap();
+    assert_one(&machine::shell(&ward.patient), State::Ok, "bin/sh");
+}
+
+#[test]
+fn the_database_is_looked_at_and_left_alone() {
+    let ward = Ward::new("");
+    assert_one(&database::database(&ward.setup()), State::Ok, "will be made");
+    assert_eq!(fs::read_dir(ward.data()).unwrap().count(), 0, "a look made files");
+    ward.patient.runtime.block_on(ward.store().close());
+    assert_one(&database::database(&ward.setup()), State::Ok, "is whole");
+    fs::write(ward.data().join("quell.db"), "this is no database, and was none before either").unwrap();
+    assert_one(&database::database(&ward.setup()), State::Fail, "damaged");
+}
+
+#[test]
+fn a_hold_that_was_forgotten_is_told() {
+    let ward = Ward::new("");
+    let store = ward.store();
+    let hold = Hold {
+        held: true,
+        reason: Some("upgrade".into()),
+        since: Some("2026-11-20T10:00:00.000000Z".into()),
+        by: Some(Principal::parse("alice").unwrap()),
+    };
+    ward.patient.runtime.block_on(store.set_hold(&hold)).unwrap();
+    // Also while somebody has the database open.
+    assert_one(&database::hold(&ward.setup()), State::Warn, "quell hold off");
+    assert_one(&database::hold(&ward.setup()), State::Warn, "by alice (upgrade)");
+    ward.patient.runtime.block_on(store.set_hold(&Hold::default())).unwrap();
+    assert_one(&database::hold(&ward.setup()), State::Ok, "off");
+}
+
+#[test]
+fn a_token_for_everybody_fails() {
+    let ward = Ward::new("");
+    let token = ward.data().join("token");
+    assert_one(&files::admin_token(&ward.setup()), State::Ok, "will be made");
+    fs::write(&token, "").unwrap();
+    fs::set_permissions(&token, Permissions::from_mode(0o600)).unwrap();
+    assert_one(&files::admin_token(&ward.setup()), State::Fail, "is empty");
+    fs::write(&token, "secret-token\n").unwrap();
+    assert_one(&files::admin_token(&ward.setup()), State::Ok, "private");
+    fs::set_permissions(&token, Permissions::from_mode(0o644)).unwrap();
+    let findings = files::admin_token(&ward.setup());
+    assert_one(&findings, State::Fail, "chmod 600");
+    assert!(!format!("{findings:?}").contains("secret-token"));
+}
+
+#[test]
+fn workdirs_have_to_be_directories() {
+    let home = TempDir::new().unwrap();
+    let file = home.path().join("file");
+    fs::write(&file, "").unwrap();
+    let agents = |workdir: &Path| format!("[agents.main]\nworkdir = {:?}\n", workdir.display().to_string());
+    assert_one(&files::workdirs(&Ward::new(&agents(home.path())).setup()), State::Ok, "agent main is writable");
+    assert_one(&files::workdirs(&Ward::new(&agents(&file)).setup()), State::Fail, "is a file");
+    assert_one(&files::workdirs(&Ward::new(&agents(&home.path().join("none"))).setup()), State::Warn, "does not exist");
+    assert_one(&files::workdirs(&Ward::new("").setup()), State::Ok, "work");
+}
+
+#[test]
+fn a_port_that_is_taken_and_doors_open_to_others_are_told() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    assert_finding(&daemon::startable(address), State::Fail, "taken by another program");
+    drop(taken);
+    assert_finding(&daemon::startable(address), State::Ok, "free");
+    // TEST-NET-1 is no machine's address.
+    assert_finding(&daemon::startable("192.0.2.1:7171".parse().unwrap()), State::Fail, "cannot listen");
+    assert!(daemon::exposed(address).is_none());
+    assert_finding(&daemon::exposed("0.0.0.0:7171".parse().unwrap()).unwrap(), State::Warn, "in the clear");
+}
+
+#[test]
+fn a_daemon_that_holds_the_directory_and_does_not_answer_is_named_by_its_pid() {
+    let ward = Ward::new("[server]\nlisten = \"127.0.0.1:0\"\n");
+    let _held = ward.store();
+    let pid = format!("pid {}", std::process::id());
+    assert_one(&daemon::daemon(&ward.setup()), State::Warn, &pid);
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    fs::write(ward.data().join(crate::daemon::ADDRESS_FILE), format!("{closed}\n")).unwrap();
+    assert_one(&daemon::daemon(&ward.setup()), State::Fail, "does not answer");
+}
+
+#[test]
+fn without_a_provider_the_demo_model_is_announced() {
+    let ward = Ward::new("[agents.main]\nmodel = \"demo/demo\"\n[providers.demo]\nkind = \"demo\"\n");
+    assert_one(&providers::providers(&ward.setup()), State::Warn, "demo model answers");
+}
+
+#[test]
+fn a_key_that_is_named_but_not_there_fails_without_asking_anybody() {
+    let ward = Ward::new(
+        "[providers.a]\nkind = \"openai\"\nbase_url = \"http://127.0.0.1:1/v1\"\napi_key_env = \"QUELL_TEST_NO_SUCH_KEY\"\n",
+    );
+    assert_one(&providers::providers(&ward.setup()), State::Fail, "QUELL_TEST_NO_SUCH_KEY, which is not set or empty");
+}
+
+/// A model server that answers every request with this status and body.
+fn model_server(status: &'static str, body: &'static str) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let (mut socket, _) = listener.accept().unwrap();
+        let mut request = Vec::new();
+        let mut byte = [0];
+        while !request.ends_with(b"\r\n\r\n") && io::Read::read(&mut socket, &mut byte).unwrap() == 1 {
+            request.push(byte[0]);
+        }
+        let length = body.len();
+        write!(socket, "HTTP/1.1 {status}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}").unwrap();
+    });
+    address.to_string()
+}
+
+#[rstest]
+#[case::served("200 OK", r#"{"data":[{"id":"m:latest"},{"id":"n"}]}"#, "/v1", State::Ok, "lists 2 models")]
+#[case::bad_key("401 Unauthorized", r#"{"error":{"message":"bad key"}}"#, "/v1", State::Fail, "check the key")]
+#[case::no_v1("404 Not Found", "404 page not found", "", State::Fail, "lacks its /v1")]
+#[case::web_page("200 OK", "<html>welcome</html>", "", State::Fail, "lacks its /v1")]
+#[case::no_list("404 Not Found", "{}", "/v1", State::Warn, "no list of models")]
+#[case::ill("500 Internal Server Error", "oops", "/v1", State::Warn, "oops")]
+fn a_provider_is_asked(
+    #[case] status: &'static str,
+    #[case] body: &'static str,
+    #[case] path: &str,
+    #[case] state: State,
+    #[case] says: &str,
+) {
+    let address = model_server(status, body);
+    let ward = Ward::new(&format!(
+        "[providers.a]\nkind = \"openai\"\nbase_url = \"http://{address}{path}\"\n[agents.main]\nmodel = \"a/m\"\n"
+    ));
+    assert_one(&providers::providers(&ward.setup()), state, says);
+}
+
+#[test]
+fn a_model_that_is_not_served_is_told_with_those_that_are() {
+    let address = model_server("200 OK", r#"{"data":[{"id":"x"},{"id":"y"}]}"#);
+    let ward = Ward::new(&format!(
+        "[providers.a]\nkind = \"openai\"\nbase_url = \"http://{address}/v1\"\n[agents.main]\nmodel = \"a/z\"\n"
+    ));
+    let findings = providers::providers(&ward.setup());
+    assert_eq!(findings.len(), 2, "{findings:#?}");
+    assert_finding(&findings[0], State::Ok, "lists 2 models");
+    assert_finding(&findings[1], State::Warn, "x, y");
+}
+
+#[rstest]
+#[case::refused("http://127.0.0.1:1/v1", "start the server")]
+#[case::no_url("127.0.0.1:11434", "[providers.a]")]
+#[case::no_scheme("ftp://h/v1", "neither http nor https")]
+fn a_provider_that_cannot_be_reached_fails(#[case] base_url: &str, #[case] says: &str) {
+    let ward = Ward::new(&format!("[providers.a]\nkind = \"openai\"\nbase_url = \"{base_url}\"\n"));
+    assert_one(&providers::providers(&ward.setup()), State::Fail, says);
+}
+
+#[test]
+fn isolation_matters_only_to_those_who_ask_for_it() {
+    assert_one(&processes::isolation(&Ward::new("").setup()), State::Ok, "no agent asks");
+}
+
+/// An output that can be read afterwards.
+#[derive(Clone, Default)]
+struct Paper(Rc<RefCell<Vec<u8>>>);
+
+impl Write for Paper {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.borrow_mut().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn written(style: Style, findings: Vec<Finding>) -> (String, bool) {
+    let paper = Paper::default();
+    let mut report = Report::new(style, paper.clone());
+    report.begin("hold").unwrap();
+    report.found("hold", findings).unwrap();
+    report.not_made("daemon");
+    let healthy = report.finish().unwrap();
+    let text = String::from_utf8(paper.0.borrow().clone()).unwrap();
+    (text, healthy)
+}
+
+#[test]
+fn a_warning_is_no_failure_and_a_pipe_gets_neither_colour_nor_progress() {
+    let (text, healthy) =
+        written(Style::Plain, vec![Finding::ok("fine\nsecond line"), Finding::warn("odd", "do this")]);
+    assert!(healthy);
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines[0], "✓ ok    hold            fine");
+    assert_eq!(lines[1].trim_start(), "second line");
+    assert_eq!(lines[2], "! warn  hold            odd");
+    assert_eq!(lines[3].trim_start(), "→ do this");
+    assert!(text.contains("Not checked, because of the above: daemon.") && !text.contains('\x1b'), "{text}");
+}
+
+#[test]
+fn a_failure_is_counted_and_coloured_only_where_wanted() {
+    let (plain, healthy) = written(Style::Terminal { color: false }, vec![Finding::fail("broken", "mend it")]);
+    assert!(!healthy && plain.contains("… hold") && plain.contains("1 to mend.") && !plain.contains("\x1b[1;33m"));
+    let (colored, _) = written(Style::Terminal { color: true }, vec![Finding::fail("broken", "mend it")]);
+    assert!(colored.contains("\x1b[1;33m✗ fail\x1b[0m"), "{colored}");
+}
+
+#[test]
+fn programs_get_one_json_value() {
+    let (text, healthy) = written(Style::Json, vec![Finding::ok("fine"), Finding::fail("broken", "mend it")]);
+    let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert!(!healthy);
+    assert_eq!(value["ok"], false);
+    assert_eq!(value["notMade"], serde_json::json!(["daemon"]));
+    assert_eq!(
+        value["findings"][1],
+        serde_json::json!({"check": "hold", "state": "fail", "says": "broken", "remedy": "mend it"})
+    );
+}

@@ -1,0 +1,22 @@
+//! Logs to stderr. `QUELL_LOG` chooses what: `info` for the daemon, `error` for the rest.
+
+use std::io::IsTerminal;
+
+use tracing_subscriber::EnvFilter;
+
+use crate::cli::Command;
+
+pub(crate) fn start(command: &Command) {
+    let default = if matches!(command, Command::Serve(_)) { "info" } else { "error" };
+    let filter = EnvFilter::try_from_env("QUELL_LOG").unwrap_or_else(|_| EnvFilter::new(default));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(!no_color() && std::io::stderr().is_terminal())
+        .init();
+}
+
+/// True when `NO_COLOR` is set to anything (no-color.org).
+pub(crate) fn no_color() -> bool {
+    std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
+}
