@@ -1,0 +1,350 @@
+//! The places where a stop can find a run, as data.
+
+use std::future::{Future, ready};
+use std::pin::Pin;
+use std::time::Duration;
+
+use quell_engine::cell::Progress;
+use quell_engine::scope::Point;
+use quell_protocol::{EventKind, ResourceKind};
+use quell_testkit::{Behaviour, commands, leaks, model};
+use serde_json::json;
+use tokio::io::AsyncReadExt;
+
+use super::scene::Scene;
+use super::strike::{Mode, strike};
+use crate::harness::{PATIENCE, message_as, run_id};
+
+type Doing<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+type Act = for<'a> fn(&'a Scene<'a>) -> Doing<'a>;
+
+/// When the stop is made.
+#[derive(Clone, Copy)]
+pub(super) enum Moment {
+    /// Before the message is sent: the stop names an id that nobody knows.
+    Before,
+    /// From outside, once this condition holds.
+    When(Act),
+    /// On the run's own task, when it reaches the point for the `n`th time.
+    At(Point, u32),
+}
+
+/// Who is to have ended the run.
+#[derive(Clone, Copy)]
+pub(super) enum Ruling {
+    /// One of the callers of the stop.
+    ByTheStop,
+    /// Alice's earlier stop stands; this one changes nothing.
+    ByAliceBefore,
+    /// The run was done a moment earlier.
+    Completed,
+}
+
+/// One place.
+pub(super) struct Case {
+    pub(super) name: String,
+    pub(super) agent: &'static str,
+    pub(super) prepare: Act,
+    pub(super) moment: Moment,
+    /// What has to happen between the stop and the end, and what only this case can check.
+    pub(super) aftermath: Act,
+    pub(super) ruling: Ruling,
+    /// Whether the run had begun, so that its message stays in the history.
+    pub(super) started: bool,
+    /// What the next request must show the model.
+    pub(super) seen: &'static [&'static str],
+    /// What it must not.
+    pub(super) unseen: &'static [&'static str],
+}
+
+impl Case {
+    fn new(name: &str, prepare: Act, moment: Moment) -> Self {
+        Self {
+            name: name.to_owned(),
+            agent: "main",
+            prepare,
+            moment,
+            aftermath: nothing,
+            ruling: Ruling::ByTheStop,
+            started: true,
+            seen: &[],
+            unseen: &[],
+        }
+    }
+}
+
+/// All of them: the named places from outside, then every point of the code from inside.
+pub(super) fn all() -> Vec<Case> {
+    let mut cases = waiting();
+    cases.extend(at_the_model());
+    cases.extend(in_tools());
+    cases.extend(at_the_end());
+    cases.extend(points());
+    cases
+}
+
+fn waiting() -> Vec<Case> {
+    let before = Case {
+        ruling: Ruling::ByAliceBefore,
+        started: false,
+        ..Case::new("before it was accepted", nothing, Moment::Before)
+    };
+    let queued = Case {
+        aftermath: |scene| Box::pin(let_the_first_end(scene)),
+        started: false,
+        ..Case::new(
+            "queued",
+            |scene| Box::pin(occupy_the_session(scene)),
+            Moment::When(|scene| Box::pin(in_line(scene))),
+        )
+    };
+    vec![before, queued]
+}
+
+fn at_the_model() -> Vec<Case> {
+    let connecting = Case {
+        agent: "hole",
+        ..Case::new("connecting", nothing, Moment::When(|scene| Box::pin(scene.site.hole.connecting(1))))
+    };
+    let headers = Case {
+        aftermath: |scene| Box::pin(model_left(scene)),
+        ..Case::new(
+            "waiting for headers",
+            |scene| model_says(scene, [Behaviour::SilentBeforeHeaders]),
+            Moment::When(|scene| Box::pin(async { drop(scene.request().await) })),
+        )
+    };
+    let streaming = Case {
+        aftermath: |scene| Box::pin(model_left(scene)),
+        ..Case::new(
+            "streaming",
+            |scene| model_says(scene, [Behaviour::tokens_forever(Duration::from_millis(2))]),
+            Moment::When(|scene| Box::pin(text_came(scene))),
+        )
+    };
+    let silent = Case {
+        aftermath: |scene| Box::pin(model_left(scene)),
+        unseen: &["Let me think about"],
+        ..Case::new(
+            "silent mid-stream",
+            |scene| model_says(scene, [Behaviour::silent_mid_stream("Let me think about")]),
+            Moment::When(|scene| Box::pin(text_came(scene))),
+        )
+    };
+    let back_off = Case::new(
+        "back-off sleep",
+        |scene| model_says(scene, [Behaviour::rate_limited("50")]),
+        Moment::When(|scene| Box::pin(holds(scene, ResourceKind::Timer))),
+    );
+    vec![connecting, headers, streaming, silent, back_off]
+}
+
+fn in_tools() -> Vec<Case> {
+    let shell = Case {
+        seen: &["printed before the stop", "effects"],
+        ..Case::new(
+            "tool running (shell)",
+            |scene| {
+                let command =
+                    format!("printf 'printed %s the stop\\n' before; {}", commands::setsid_child(&scene.mark));
+                model_says(scene, [Behaviour::tool_call("c1", "shell", &json!({"command": command}))])
+            },
+            Moment::When(|scene| Box::pin(the_shell_has_printed(scene))),
+        )
+    };
+    let between = Case {
+        seen: &["first of the batch", "Not started"],
+        unseen: &["second of the batch\\n"],
+        ..Case::new("between tools of one batch", batch_of_two, Moment::At(Point::BeforeTool, 2))
+    };
+    let blocking = Case {
+        seen: &["Stopped while it ran"],
+        ..Case::new(
+            "blocking file tool running",
+            |scene| {
+                let arguments = json!({"pattern": "[a-z]+[0-9]+[A-Z]+Q$", "path": "long.txt"});
+                model_says(scene, [Behaviour::tool_call("c1", "search_files", &arguments)])
+            },
+            Moment::When(|scene| Box::pin(holds(scene, ResourceKind::Task))),
+        )
+    };
+    let fetching = Case {
+        seen: &["Stopped while it ran"],
+        aftermath: |scene| Box::pin(fetch_left(scene)),
+        ..Case::new("fetch_url running", fetch_quiet, Moment::When(|scene| Box::pin(fetch_arrived(scene))))
+    };
+    vec![shell, between, blocking, fetching]
+}
+
+fn at_the_end() -> Vec<Case> {
+    let writes = |name, ruling, moment| Case {
+        ruling,
+        aftermath: |scene| Box::pin(async { resume_the_database(scene) }),
+        ..Case::new(name, |scene| model_says(scene, [gated(scene)]), Moment::When(moment))
+    };
+    vec![
+        writes("writing history, completed", Ruling::Completed, |scene| Box::pin(completed_unwritten(scene))),
+        writes("writing history, stopped before", Ruling::ByAliceBefore, |scene| Box::pin(stopped_unwritten(scene))),
+    ]
+}
+
+/// A stop at every point, in a run that fails once, uses three tools in one batch, and then answers.
+fn points() -> Vec<Case> {
+    let nth = |point: &Point| match point {
+        // Once when it is entered and once when its thread is at work.
+        Point::Blocking | Point::ModelStream => vec![1, 2],
+        Point::BeforeStep | Point::ContextBuilt | Point::ModelSend | Point::AfterModel | Point::AfterTool => vec![1, 2],
+        Point::BeforeTool => vec![1, 3],
+        _ => vec![1],
+    };
+    let case = |(point, nth): (Point, u32)| {
+        let name = format!("at {point:?} {nth}");
+        Case::new(&name, everything, Moment::At(point, nth))
+    };
+    Point::ALL.iter().flat_map(|point| nth(point).into_iter().map(|nth| (*point, nth))).map(case).collect()
+}
+
+fn nothing<'a>(_: &'a Scene<'a>) -> Doing<'a> {
+    Box::pin(ready(()))
+}
+
+fn model_says<'a>(scene: &'a Scene<'a>, answers: impl IntoIterator<Item = Behaviour>) -> Doing<'a> {
+    scene.site.script(scene.run.as_str(), answers);
+    nothing(scene)
+}
+
+fn everything<'a>(scene: &'a Scene<'a>) -> Doing<'a> {
+    let batch = model::Stream::new()
+        .text("I will look.")
+        .tool_call("c1", "shell", &json!({"command": format!("echo one; : {}", scene.mark.as_str())}))
+        .tool_call("c2", "read_file", &json!({"path": "short.txt"}))
+        .tool_call("c3", "fetch_url", &json!({"url": scene.site.page}));
+    model_says(scene, [Behaviour::rate_limited("0"), batch.into()])
+}
+
+fn batch_of_two<'a>(scene: &'a Scene<'a>) -> Doing<'a> {
+    let batch = model::Stream::new()
+        .tool_call("c1", "shell", &json!({"command": "printf 'first of the %s\\n' batch"}))
+        .tool_call("c2", "shell", &json!({"command": "printf 'second of the %s\\n' batch"}));
+    model_says(scene, [batch.into()])
+}
+
+fn fetch_quiet<'a>(scene: &'a Scene<'a>) -> Doing<'a> {
+    let url = format!("http://{}/never", scene.site.quiet.local_addr().unwrap());
+    model_says(scene, [Behaviour::tool_call("c1", "fetch_url", &json!({"url": url}))])
+}
+
+/// An answer that the test lets end.
+fn gated(scene: &Scene<'_>) -> Behaviour {
+    model::Stream::new().text("Here is ").wait_for(scene.run.as_str()).text("the answer.").into()
+}
+
+impl Scene<'_> {
+    async fn request(&self) -> model::ModelRequest {
+        self.site.house.model.marked(self.run.as_str()).await
+    }
+
+    fn first_run(&self) -> quell_protocol::RunId {
+        run_id(&format!("first-of-{}", self.run))
+    }
+}
+
+async fn occupy_the_session(scene: &Scene<'_>) {
+    let (house, first) = (&scene.site.house, scene.first_run());
+    scene.site.script(first.as_str(), [gated(scene)]);
+    house.send(message_as(&first, &scene.session, &format!("first marker:{first}"))).await;
+    house.model.marked(first.as_str()).await.resting().await;
+}
+
+async fn in_line(scene: &Scene<'_>) {
+    let (engine, run) = (scene.site.house.engine.clone(), scene.run.clone());
+    leaks::settled(PATIENCE, move || match engine.live(&run).map(|cell| cell.progress()) {
+        Some(Progress::Durable) => Ok(()),
+        other => Err(format!("run {run} is {other:?}")),
+    })
+    .await;
+}
+
+/// The run before it goes on as if nothing had happened.
+async fn let_the_first_end(scene: &Scene<'_>) {
+    scene.site.house.model.open_gate(scene.run.as_str());
+    let view = scene.site.house.ended(&scene.first_run()).await;
+    assert_eq!(view.output.as_deref(), Some("Here is the answer."));
+}
+
+async fn text_came(scene: &Scene<'_>) {
+    scene.request().await.streaming().await;
+    scene.site.house.text_came(&scene.run).await;
+}
+
+async fn model_left(scene: &Scene<'_>) {
+    scene.request().await.client_left().await;
+}
+
+async fn holds(scene: &Scene<'_>, kind: ResourceKind) {
+    scene.site.house.holds(&scene.run, kind).await;
+}
+
+async fn the_shell_has_printed(scene: &Scene<'_>) {
+    let house = &scene.site.house;
+    scene.mark.at_least(2).await;
+    // The follower begins at the beginning, so nothing is missed.
+    let Some(cell) = house.engine.live(&scene.run) else { panic!("run {} is over", scene.run) };
+    let mut follower = cell.follow(0);
+    while let Some(event) = follower.next().await {
+        if matches!(&event.kind, EventKind::ToolOutput { text, .. } if text.contains("printed before the stop")) {
+            return;
+        }
+    }
+    panic!("run {} ended without a word of its command", scene.run);
+}
+
+async fn fetch_arrived(scene: &Scene<'_>) {
+    let (mut connection, _) = scene.site.quiet.accept().await.unwrap();
+    // Its request is out, and it waits for an answer.
+    let mut byte = [0; 3];
+    connection.read_exact(&mut byte).await.unwrap();
+    assert_eq!(&byte, b"GET");
+    *scene.fetching.lock().unwrap() = Some(connection);
+    holds(scene, ResourceKind::HttpRequest).await;
+}
+
+/// The other side sees the end of the connection.
+async fn fetch_left(scene: &Scene<'_>) {
+    let Some(mut connection) = scene.fetching.lock().unwrap().take() else { panic!("nothing was fetched") };
+    let mut rest = Vec::new();
+    let read = tokio::time::timeout(PATIENCE, connection.read_to_end(&mut rest)).await;
+    // A reset is an end as well.
+    let _ = read.expect("the socket of fetch_url stays open");
+}
+
+/// From now on nothing can be written, until [`resume_the_database`].
+fn pause_the_database(scene: &Scene<'_>) {
+    scene.site.database.lock().unwrap().execute_batch("BEGIN IMMEDIATE").unwrap();
+}
+
+fn resume_the_database(scene: &Scene<'_>) {
+    scene.site.database.lock().unwrap().execute_batch("ROLLBACK").unwrap();
+}
+
+/// The run has its answer; its turn is on its way to the database.
+async fn completed_unwritten(scene: &Scene<'_>) {
+    let house = &scene.site.house;
+    scene.request().await.resting().await;
+    pause_the_database(scene);
+    house.model.open_gate(scene.run.as_str());
+    let Some(cell) = house.engine.live(&scene.run) else { panic!("run {} is over", scene.run) };
+    cell.reached(Progress::Ending).await;
+    cell.sealed().await;
+}
+
+/// The run was stopped and has given everything back; its turn is on its way to the database.
+async fn stopped_unwritten(scene: &Scene<'_>) {
+    let house = &scene.site.house;
+    scene.request().await.resting().await;
+    pause_the_database(scene);
+    let Some(cell) = house.engine.live(&scene.run) else { panic!("run {} is over", scene.run) };
+    let first = strike(&house.engine, &scene.run, Mode::Gentle);
+    assert_eq!(first.winners(&scene.run).len(), 1);
+    cell.sealed().await;
+}
