@@ -1,0 +1,346 @@
+//! The command line with the real binary: what it prints, how it ends, what signals do to it.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use quell_testkit::ScriptedModel;
+use quell_testkit::commands::{self, Marker};
+use quell_testkit::daemon::{Daemon, Home};
+use quell_testkit::model::{Behaviour, Stream};
+use rstest::rstest;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use tokio::io::AsyncReadExt;
+
+/// Longest wait for a process. It decides only how late a failing test fails.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The binary under test.
+pub(crate) fn exe() -> &'static Path {
+    Path::new(env!("CARGO_BIN_EXE_quell"))
+}
+
+/// A command that has ended.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    pub(crate) code: i32,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+/// Runs a command to its end; a signal that ended it counts as code -1.
+pub(crate) fn run(command: &mut Command) -> Ran {
+    let ended = command.stdin(Stdio::null()).output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    Ran { code: ended.status.code().unwrap_or(-1), out: text(ended.stdout), err: text(ended.stderr) }
+}
+
+/// A verb of the daemon's home, from another terminal as it were.
+fn verb(home: &Home, words: &[&str]) -> Ran {
+    run(home.command(exe()).args(words))
+}
+
+fn config(model: &ScriptedModel) -> String {
+    format!(
+        "[providers.scripted]\nkind = \"openai\"\nbase_url = \"{}\"\nmax_retries = 0\n[agents.main]\nmodel = \"scripted/m\"\n",
+        model.base_url()
+    )
+}
+
+/// A `send` under way.
+struct Talk {
+    child: tokio::process::Child,
+    out: tokio::process::ChildStdout,
+    seen: String,
+}
+
+impl Talk {
+    fn start(home: &Home, words: &[&str]) -> Self {
+        let mut command = home.command(exe());
+        command.arg("send").args(words).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut command = tokio::process::Command::from(command);
+        let mut child = command.kill_on_drop(true).spawn().unwrap();
+        let out = child.stdout.take().unwrap();
+        Self { child, out, seen: String::new() }
+    }
+
+    /// Reads on until the answer so far ends like this.
+    async fn says(&mut self, end: &str) {
+        let reading = async {
+            let mut bytes = [0; 1024];
+            while !self.seen.ends_with(end) {
+                let n = self.out.read(&mut bytes).await.unwrap();
+                assert!(n > 0, "the answer ended with {:?}", self.seen);
+                self.seen.push_str(std::str::from_utf8(&bytes[..n]).unwrap());
+            }
+        };
+        let waited = tokio::time::timeout(PATIENCE, reading).await;
+        assert!(waited.is_ok(), "{end:?} never came: {:?}", self.seen);
+    }
+
+    /// Ctrl-C, as a terminal sends it.
+    fn interrupt(&self) {
+        let pid = self.child.id().and_then(|pid| Pid::from_raw(i32::try_from(pid).unwrap())).unwrap();
+        kill_process(pid, Signal::INT).unwrap();
+    }
+
+    async fn end(mut self) -> Ran {
+        let mut out = self.seen;
+        self.out.read_to_string(&mut out).await.unwrap();
+        let ended = tokio::time::timeout(PATIENCE, self.child.wait_with_output()).await.unwrap().unwrap();
+        let err = String::from_utf8(ended.stderr).unwrap();
+        Ran { code: ended.status.code().unwrap_or(-1), out, err }
+    }
+}
+
+/// The run that is active.
+async fn active_run(daemon: &Daemon) -> String {
+    let list = daemon.http().get("/api/runs?state=active").await.expect_status(200);
+    list["items"][0]["runId"].as_str().unwrap_or_else(|| panic!("no active run: {list:#}")).to_owned()
+}
+
+/// Starts a run whose model calls the shell with this command, and waits until `n` of its processes live.
+async fn run_command(daemon: &Daemon, model: &ScriptedModel, (command, mark, n): (&str, &Marker, usize)) -> String {
+    model.script(Behaviour::tool_call("c1", "shell", &json!({"command": command})));
+    let started = daemon.http().post("/api/sessions/s/runs", &json!({"text": "work"})).await.expect_status(202);
+    mark.at_least(n).await;
+    started["runId"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn the_version_is_one_line() {
+    let shown = verb(&Home::new(""), &["--version"]);
+    assert_eq!((shown.code, shown.out.lines().count()), (0, 1), "{shown:?}");
+    assert!(shown.out.starts_with("quell ") && shown.err.is_empty(), "{shown:?}");
+}
+
+#[rstest]
+#[case("bash")]
+#[case("zsh")]
+#[case("fish")]
+fn completions_know_the_verbs(#[case] shell: &str) {
+    let shown = verb(&Home::new(""), &["completions", shell]);
+    assert_eq!(shown.code, 0, "{shown:?}");
+    for word in ["quell", "doctor", "on-busy", "no-wait"] {
+        assert!(shown.out.contains(word), "{shell} does not complete {word}");
+    }
+}
+
+#[rstest]
+#[case(&[])]
+#[case(&["demo"])]
+#[case(&["serve"])]
+#[case(&["send"])]
+#[case(&["stop"])]
+#[case(&["runs"])]
+#[case(&["sessions"])]
+#[case(&["hold"])]
+#[case(&["token"])]
+#[case(&["doctor"])]
+#[case(&["completions"])]
+fn help_shows_an_example(#[case] words: &[&str]) {
+    let shown = verb(&Home::new(""), &[words, &["--help"]].concat());
+    assert_eq!(shown.code, 0, "{shown:?}");
+    assert!(shown.out.contains("Example"), "{}", shown.out);
+    assert!(shown.out.lines().filter(|line| line.trim_start().starts_with("quell ")).count() >= 1, "{}", shown.out);
+}
+
+#[test]
+fn what_is_misspelt_is_a_usage_error() {
+    let shown = verb(&Home::new(""), &["sned", "hello"]);
+    assert_eq!(shown.code, 2);
+    assert!(shown.err.contains("send"), "{shown:?}");
+}
+
+#[test]
+fn serve_prints_one_line_and_ends_well_at_sigterm() {
+    let home = Home::new("");
+    let mut child = home
+        .command(exe())
+        .args(["serve", "--listen", "127.0.0.1:0"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    out.read_line(&mut line).unwrap();
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    let mut rest = String::new();
+    out.read_to_string(&mut rest).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert!(line.contains("http://127.0.0.1:"), "{line:?}");
+    assert_eq!(rest, "");
+}
+
+#[test]
+fn without_a_daemon_the_talking_verbs_say_what_to_do() {
+    for words in [&["send", "hello"][..], &["stop", "--all"], &["runs"], &["hold", "status"]] {
+        let shown = verb(&Home::new(""), words);
+        assert_eq!(shown.code, 4, "{words:?} {shown:?}");
+        assert!(shown.err.contains("quell serve") && shown.out.is_empty(), "{shown:?}");
+    }
+}
+
+#[tokio::test]
+async fn send_streams_while_the_model_still_talks() {
+    let model = ScriptedModel::start().await;
+    model.script(Stream::new().text("first ").wait_for("gate").text("second"));
+    let daemon = Daemon::start(exe(), &config(&model)).await;
+    let mut talk = Talk::start(daemon.home(), &["hello"]);
+    talk.says("first ").await;
+    model.open_gate("gate");
+    let ran = talk.end().await;
+    assert_eq!((ran.code, ran.out.as_str()), (0, "first second\n"), "{ran:?}");
+    model.assert_histories_valid();
+}
+
+#[tokio::test]
+async fn a_run_that_fails_ends_send_with_1_and_its_reason() {
+    let model = ScriptedModel::start().await;
+    model.script(Behaviour::status(400));
+    let daemon = Daemon::start(exe(), &config(&model)).await;
+    let ran = Talk::start(daemon.home(), &["hello"]).end().await;
+    assert_eq!(ran.code, 1, "{ran:?}");
+    assert!(ran.err.contains("scripted status 400"), "{ran:?}");
+}
+
+#[tokio::test]
+async fn ctrl_c_stops_the_run_and_the_receipt_is_summed_up() {
+    let model = ScriptedModel::start().await;
+    model.script(Behaviour::silent_mid_stream("thinking about it "));
+    let daemon = Daemon::start(exe(), &config(&model)).await;
+    let mut talk = Talk::start(daemon.home(), &["--session", "s", "hello"]);
+    talk.says("about it ").await;
+    talk.interrupt();
+    let ran = talk.end().await;
+    assert_eq!(ran.code, 130, "{ran:?}");
+    let receipt = ran.err.lines().last().unwrap_or_default();
+    assert!(receipt.starts_with("stopped in ") && receipt.ends_with("history valid"), "{ran:?}");
+    model.connections(0).await;
+    // The next message works.
+    model.script(Behaviour::text("still here"));
+    let next = Talk::start(daemon.home(), &["--session", "s", "and now?"]).end().await;
+    assert_eq!((next.code, next.out.as_str()), (0, "still here\n"), "{next:?}");
+    model.assert_histories_valid();
+}
+
+#[tokio::test]
+async fn a_stop_from_another_terminal_ends_send_with_130() {
+    let model = ScriptedModel::start().await;
+    model.script(Behaviour::silent_mid_stream("well "));
+    let daemon = Daemon::start(exe(), &config(&model)).await;
+    let mut talk = Talk::start(daemon.home(), &["hello"]);
+    talk.says("well ").await;
+    let run = active_run(&daemon).await;
+    let stopped = verb(daemon.home(), &["stop", &run]);
+    assert_eq!(stopped.code, 0, "{stopped:?}");
+    assert!(stopped.out.contains("stopped in ") && stopped.out.contains("history valid"), "{stopped:?}");
+    assert_eq!(talk.end().await.code, 130);
+    let again = verb(daemon.home(), &["stop", &run]);
+    assert_eq!(again.code, 0, "an ended run is settled: {again:?}");
+}
+
+#[tokio::test]
+async fn stop_knows_what_there_is_not() {
+    let model = ScriptedModel::start().await;
+    let daemon = Daemon::start(exe(), &config(&model)).await;
+    assert_eq!(verb(daemon.home(), &["stop", "no-such-run"]).code, 3);
+    assert_eq!(verb(daemon.home(), &["stop", "--session", "no-such-session"]).code, 3);
+    assert_eq!(verb(daemon.home(), &["stop", "--all"]).code, 0, "nothing to stop is settled");
+    assert_eq!(verb(daemon.home(), &["stop"]).code, 2);
+}
+
+#[tokio::test]
+async fn while_held_send_is_refused_with_the_remedy() {
+    let model = ScriptedModel::start().await;
+    let daemon = Daemon::start(exe(), &config(&model)).await;
+    assert_eq!(verb(daemon.home(), &["hold", "on"]).code, 0);
+    let refused = verb(daemon.home(), &["send", "hello"]);
+    assert_eq!(refused.code, 1, "{refused:?}");
+    assert!(refused.err.contains("quell hold off"), "{refused:?}");
+    assert_eq!(verb(daemon.home(), &["hold", "off"]).code, 0);
+    model.script(Behaviour::text("yes"));
+    assert_eq!(verb(daemon.home(), &["send", "hello"]).code, 0);
+}
+
+#[tokio::test]
+async fn a_second_daemon_on_the_same_data_is_refused_by_pid() {
+    let daemon = Daemon::start(exe(), "").await;
+    let second = verb(daemon.home(), &["serve", "--listen", "127.0.0.1:0"]);
+    assert_eq!(second.code, 1, "{second:?}");
+    let pid = format!("pid {}", daemon.pid());
+    assert!(second.err.contains(&pid) && second.err.contains("QUELL_HOME"), "{second:?}");
+    assert!(!daemon.has_ended());
+}
+
+#[tokio::test]
+async fn a_daemon_is_ready_soon_on_an_existing_database() {
+    let home = Home::new("");
+    let first = home.start(exe()).await;
+    println!("start to ready with a new database: {:?}", first.ready_after());
+    assert!(first.stop().await.success());
+    let second = home.start(exe()).await;
+    println!("start to ready with an existing database: {:?}", second.ready_after());
+    // The bench holds the real figure; this is the bound of what a person would call broken.
+    assert!(second.ready_after() < Duration::from_secs(5));
+}
+
+#[tokio::test]
+async fn sigterm_ends_a_daemon_with_a_deaf_command_in_time_and_leaves_nothing() {
+    let (model, mark) = (ScriptedModel::start().await, Marker::new());
+    let daemon = Daemon::start(exe(), &config(&model)).await;
+    let command = commands::deaf_setsid_child(&mark);
+    let run = run_command(&daemon, &model, (&command, &mark, 2)).await;
+    let begin = Instant::now();
+    let status = daemon.stop().await;
+    assert!(begin.elapsed() < Duration::from_secs(5), "{:?}\n{}", begin.elapsed(), daemon.output());
+    assert!(status.success(), "{status:?}\n{}", daemon.output());
+    assert_eq!(mark.survivors().len(), 0);
+    let next = daemon.home().start(exe()).await;
+    assert_aborted(&next, &run, "shutdown").await;
+}
+
+#[tokio::test]
+async fn a_second_signal_forces() {
+    let (model, mark) = (ScriptedModel::start().await, Marker::new());
+    // Gently this would take until the shutdown's own force, 2 s after the first signal.
+    let slow = "[stop]\nterm_ms = 20000\ngrace_ms = 30000\n";
+    let daemon = Daemon::start(exe(), &format!("{}{slow}", config(&model))).await;
+    let command = commands::ignores_signals(&mark);
+    let run = run_command(&daemon, &model, (&command, &mark, 1)).await;
+    let mut events = daemon.http().events(&run, 0).await;
+    let begin = Instant::now();
+    daemon.signal(Signal::TERM);
+    events.until("run.ending").await;
+    daemon.signal(Signal::TERM);
+    daemon.ended().await;
+    assert!(begin.elapsed() < Duration::from_secs(2), "{:?}\n{}", begin.elapsed(), daemon.output());
+    assert_eq!(mark.survivors().len(), 0);
+}
+
+#[tokio::test]
+async fn nothing_outlives_kill_9_and_the_next_start_seals() {
+    let (model, mark) = (ScriptedModel::start().await, Marker::new());
+    let daemon = Daemon::start(exe(), &config(&model)).await;
+    let command = commands::deaf_setsid_child(&mark);
+    let run = run_command(&daemon, &model, (&command, &mark, 2)).await;
+    daemon.kill9().await;
+    println!("processes gone after {:?}", mark.gone(Duration::from_secs(10)).await);
+    model.connections(0).await;
+    let next = daemon.home().start(exe()).await;
+    assert_aborted(&next, &run, "daemon_stopped").await;
+    model.script(Behaviour::text("here again"));
+    let ran = verb(next.home(), &["send", "--session", "s", "go on"]);
+    assert_eq!((ran.code, ran.out.as_str()), (0, "here again\n"), "{ran:?}");
+    model.assert_histories_valid();
+}
+
+async fn assert_aborted(daemon: &Daemon, run: &str, reason: &str) {
+    let view: Value = daemon.http().get(&format!("/api/runs/{run}")).await.expect_status(200);
+    assert_eq!((&view["verdict"]["kind"], &view["verdict"]["reason"]), (&json!("aborted"), &json!(reason)), "{view:#}");
+    assert_eq!(view["receipt"]["leftovers"], json!([]), "{view:#}");
+}

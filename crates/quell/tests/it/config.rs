@@ -1,0 +1,153 @@
+//! Where the configuration comes from, and what the `config` verbs and `doctor` print, with the real binary.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use quell_testkit::daemon::{Daemon, Home};
+use serde_json::Value;
+
+use crate::cli::{Ran, exe, run};
+
+fn verb(home: &Home, words: &[&str]) -> Ran {
+    run(home.command(exe()).args(words))
+}
+
+#[test]
+fn without_file_and_environment_the_demo_model_is_in_force() {
+    let home = Home::new("");
+    fs::remove_file(home.config()).unwrap();
+    let shown = verb(&home, &["config", "check"]);
+    assert_eq!(shown.code, 0, "{shown:?}");
+    assert!(shown.out.contains("no configuration file") && shown.out.contains("main (demo/demo)"), "{shown:?}");
+}
+
+#[test]
+fn the_environment_alone_is_enough_for_a_provider() {
+    let home = Home::new("").env("OPENAI_API_KEY", "sk-very-secret").env("OPENAI_BASE_URL", "http://127.0.0.1:9/v1");
+    fs::remove_file(home.config()).unwrap();
+    let shown = verb(&home, &["config", "show"]);
+    assert_eq!(shown.code, 0, "{shown:?}");
+    assert!(
+        shown.out.contains("base_url = \"http://127.0.0.1:9/v1\"") && shown.out.contains("OPENAI_API_KEY"),
+        "{shown:?}"
+    );
+    assert!(!shown.out.contains("very-secret") && !shown.err.contains("very-secret"), "{shown:?}");
+    let ollama = Home::new("").env("OLLAMA_HOST", "127.0.0.1:11434").env("QUELL_MODEL", "qwen3");
+    fs::remove_file(ollama.config()).unwrap();
+    let shown = verb(&ollama, &["config", "show"]);
+    assert!(shown.out.contains("http://127.0.0.1:11434/v1") && shown.out.contains("ollama/qwen3"), "{shown:?}");
+}
+
+#[test]
+fn a_named_file_wins_over_the_environment_over_the_directory_over_xdg() {
+    let home = Home::new("[limits]\nmax_steps = 1\n");
+    let place = |name: &str, steps: u32| {
+        let path = home.config().with_file_name(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, format!("[limits]\nmax_steps = {steps}\n")).unwrap();
+        path
+    };
+    let (named, variable) = (place("named.toml", 4), place("variable.toml", 3));
+    let xdg = place("xdg/quell/quell.toml", 2);
+    let xdg = xdg.parent().and_then(Path::parent).unwrap();
+    let steps = |variable: Option<&Path>, flag: Option<&Path>| {
+        let mut command = home.command(exe());
+        command.args(["config", "show"]).env("XDG_CONFIG_HOME", xdg);
+        if let Some(variable) = variable {
+            command.env("QUELL_CONFIG", variable);
+        }
+        if let Some(flag) = flag {
+            command.arg("--config").arg(flag);
+        }
+        let shown = run(&mut command);
+        let line = shown.out.lines().find_map(|line| line.strip_prefix("max_steps = ")).map(str::to_owned);
+        line.unwrap_or_else(|| panic!("{shown:?}"))
+    };
+    assert_eq!(steps(Some(&variable), Some(&named)), "4");
+    assert_eq!(steps(Some(&variable), None), "3");
+    assert_eq!(steps(None, None), "1");
+    fs::remove_file(home.config()).unwrap();
+    assert_eq!(steps(None, None), "2");
+}
+
+#[test]
+fn a_named_file_that_is_not_there_is_an_error_and_not_a_default() {
+    let home = Home::new("");
+    let shown = run(home.command(exe()).args(["config", "check"]).env("QUELL_CONFIG", "absent.toml"));
+    assert_eq!(shown.code, 1);
+    assert!(shown.err.contains("absent.toml"), "{shown:?}");
+}
+
+#[test]
+fn a_mistake_ends_every_verb_that_reads_the_file_with_its_place() {
+    let home = Home::new("[server]\nlistn = \"127.0.0.1:0\"\n");
+    for words in [&["config", "check"][..], &["config", "show"], &["serve"]] {
+        let shown = verb(&home, words);
+        assert_eq!(shown.code, 1, "{words:?} {shown:?}");
+        assert!(shown.err.contains("quell.toml:2:1:") && shown.err.contains("did you mean `listen`?"), "{shown:?}");
+        assert!(!shown.err.contains("panicked"), "{shown:?}");
+    }
+}
+
+#[test]
+fn the_schema_is_json() {
+    let shown = verb(&Home::new(""), &["config", "schema"]);
+    let schema: Value = serde_json::from_str(&shown.out).unwrap();
+    assert_eq!(schema["$schema"], "https://json-schema.org/draft/2020-12/schema");
+    assert!(schema["properties"]["providers"].is_object(), "{schema:#}");
+}
+
+fn findings(shown: &Ran) -> Value {
+    serde_json::from_str(&shown.out).unwrap_or_else(|error| panic!("{error}: {shown:?}"))
+}
+
+fn state<'a>(findings: &'a Value, check: &str) -> Vec<&'a str> {
+    let rows = findings["findings"].as_array().unwrap().iter().filter(|row| row["check"] == check);
+    rows.filter_map(|row| row["state"].as_str()).collect()
+}
+
+#[test]
+fn the_doctor_is_content_with_a_fresh_start_and_makes_nothing() {
+    let home = Home::new("[server]\nlisten = \"127.0.0.1:0\"\n");
+    fs::set_permissions(home.data(), fs::Permissions::from_mode(0o700)).unwrap();
+    let shown = verb(&home, &["doctor", "--json"]);
+    assert_eq!(shown.code, 0, "{shown:?}");
+    let found = findings(&shown);
+    assert_eq!((state(&found, "processes"), state(&found, "providers")), (vec!["ok"], vec!["warn"]), "{found:#}");
+    assert_eq!(fs::read_dir(home.data()).unwrap().count(), 0, "the doctor left something behind");
+    let lines = verb(&home, &["doctor"]);
+    assert!(lines.out.contains("! warn  providers") && !lines.out.contains('\x1b'), "{lines:?}");
+}
+
+#[tokio::test]
+async fn the_doctor_knows_the_daemon_its_pid_and_its_hold() {
+    let daemon = Daemon::start(exe(), "").await;
+    let held = daemon.http().put("/api/hold", &serde_json::json!({"reason": "upgrade"})).await.expect_status(200);
+    assert_eq!(held["held"], true);
+    let shown = verb(daemon.home(), &["doctor", "--json"]);
+    let found = findings(&shown);
+    assert_eq!((state(&found, "daemon"), state(&found, "hold")), (vec!["ok"], vec!["warn"]), "{found:#}");
+    assert!(shown.out.contains(&format!("pid {}", daemon.pid())), "{shown:?}");
+    assert!(!shown.out.contains(daemon.token()), "the doctor shows the token");
+}
+
+#[test]
+fn the_doctor_fails_where_something_fails() {
+    let home = Home::new("[providers.a]\nkind = \"openai\"\napi_key_env = \"QUELL_TEST_NO_SUCH_KEY\"\n");
+    let shown = verb(&home, &["doctor"]);
+    assert_eq!(shown.code, 1, "{shown:?}");
+    assert!(
+        shown.out.contains("✗ fail  providers") && shown.out.contains("→ export QUELL_TEST_NO_SUCH_KEY"),
+        "{shown:?}"
+    );
+}
+
+#[test]
+fn the_doctor_tries_isolation_for_an_agent_that_asks() {
+    let home = Home::new("[agents.main]\nisolate = \"pid\"\n");
+    let found = findings(&verb(&home, &["doctor", "--json"]));
+    // Whether it is permitted is the machine's business; that it was tried is ours.
+    let row = found["findings"].as_array().unwrap().iter().find(|row| row["check"] == "isolation").unwrap();
+    assert!(row["says"].as_str().unwrap().contains("asked for by main"), "{row:#}");
+}

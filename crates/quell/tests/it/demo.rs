@@ -1,0 +1,94 @@
+//! The tour: what a person sees, and that it tells the truth when a process cannot be ended.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use quell_testkit::daemon::Home;
+use quell_testkit::leaks;
+use rustix::process::{Pid, Signal, geteuid, kill_process};
+use serde_json::Value;
+
+use crate::cli::{exe, run};
+
+/// Nobody, on every Linux.
+const NOBODY: &str = "65534";
+
+#[test]
+fn the_tour_stops_everything_and_shows_the_receipt() {
+    let shown = run(Home::new("").command(exe()).arg("demo"));
+    assert_eq!(shown.code, 0, "{shown:?}");
+    for says in ["stopped in", " processes ended (", "history valid", "The next message works"] {
+        assert!(shown.out.contains(says), "{says} is missing\n{}", shown.out);
+    }
+    assert!(!shown.out.contains("still alive"), "{}", shown.out);
+}
+
+#[test]
+fn the_tour_as_json_is_the_receipt() {
+    let shown = run(Home::new("").command(exe()).args(["demo", "--json"]));
+    let receipt: Value = serde_json::from_str(&shown.out).unwrap_or_else(|error| panic!("{error}: {shown:?}"));
+    assert_eq!(shown.code, 0);
+    assert_eq!(receipt["verdict"]["kind"], "aborted");
+    assert_eq!(receipt["leftovers"], serde_json::json!([]));
+}
+
+/// A program that becomes root beyond the reach of the user who started it, as `sudo` does.
+fn root_maker(folder: &Path) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    let setpriv = std::env::split_paths(&path).map(|place| place.join("setpriv")).find(|file| file.is_file())?;
+    let copy = folder.join("become-root");
+    fs::copy(setpriv, &copy).ok()?;
+    fs::set_permissions(&copy, fs::Permissions::from_mode(0o4755)).ok()?;
+    Some(copy)
+}
+
+fn as_nobody(home: &Home, program: &Path) -> std::process::Command {
+    let mut command = home.command(Path::new("setpriv"));
+    command.args(["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups"]).arg(program);
+    let folder = home.config().with_file_name("nobody");
+    command.env("HOME", &folder).env("TMPDIR", &folder).env("QUELL_HOME", &folder).current_dir(&folder);
+    command
+}
+
+#[test]
+fn a_process_that_survives_is_named_and_the_tour_fails() {
+    if !geteuid().is_root() {
+        println!("skipped: only root can make a program that escapes its user");
+        return;
+    }
+    let home = Home::new("");
+    let folder = home.config().with_file_name("nobody");
+    fs::create_dir(&folder).unwrap();
+    // The home is for its maker alone, and so may be the place that the binary was built in.
+    fs::set_permissions(home.config().parent().unwrap(), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).unwrap();
+    let quell = folder.join("quell");
+    fs::copy(exe(), &quell).unwrap();
+    fs::set_permissions(&quell, fs::Permissions::from_mode(0o755)).unwrap();
+    let Some(become_root) = root_maker(&folder) else {
+        println!("skipped: there is no setpriv to copy");
+        return;
+    };
+    let become_root = become_root.display();
+    let works = run(as_nobody(&home, Path::new("sh"))
+        .args(["-c", &format!("{become_root} --reuid=0 --regid=0 --clear-groups sh -c 'test \"$(id -ru)\" = 0'")]));
+    if works.code != 0 {
+        println!("skipped: set-user-id programs do not work here: {works:?}");
+        return;
+    }
+    let survivor = folder.join("survivor");
+    let script = format!(
+        "{become_root} --reuid=0 --regid=0 --clear-groups sh -c 'echo $$ > {0}; exec sleep 60' &\n\
+         while ! [ -s {0} ]; do :; done\necho ready\nwait",
+        survivor.display()
+    );
+    let shown = run(as_nobody(&home, &quell).args(["demo", "--command", &script]));
+    let pid: i32 = fs::read_to_string(&survivor).unwrap().trim().parse().unwrap();
+    let lived = leaks::process(u32::try_from(pid).unwrap());
+    // Ours to clean up: the tour could not, which is what it has to say.
+    let _ = kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL);
+    assert!(lived.is_some(), "the process did not survive, so this test shows nothing: {shown:?}");
+    assert_eq!(shown.code, 1, "{shown:?}");
+    assert!(shown.out.contains("1 process still alive") && shown.out.contains(&format!("pid {pid}")), "{}", shown.out);
+}

@@ -1,0 +1,10 @@
+//! The HTTP door: every route of interfaces.md that this version has, asked rightly and wrongly.
+
+mod agents;
+mod auth;
+mod closing;
+mod input;
+mod look;
+mod runs;
+mod sse;
+mod stop;

@@ -1,0 +1,155 @@
+//! Who comes in: tokens, scopes, origins.
+
+use quell_surfaces::DoorSettings;
+use reqwest::Method;
+use rstest::rstest;
+use serde_json::json;
+
+use crate::doors::{House, assert_problem};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_route_but_health_and_readiness_needs_a_token() {
+    let house = House::open().await;
+    let stranger = house.http.with_token("");
+    assert_eq!(stranger.get("/healthz").await.status, 200);
+    assert_eq!(stranger.get("/readyz").await.status, 200);
+    let document = house.http.get("/openapi.json").await.expect_status(200);
+    let mut asked = 0;
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        if matches!(path.as_str(), "/healthz" | "/readyz") {
+            continue;
+        }
+        for method in methods.as_object().unwrap().keys() {
+            let method: Method = method.to_uppercase().parse().unwrap();
+            let path = path.replace(['{', '}'], "");
+            for door in [&stranger, &house.http.with_token("wrong")] {
+                let answer = door.send(door.request(method.clone(), &path)).await;
+                assert_problem(&answer, 401, "unauthorized");
+                asked += 1;
+            }
+        }
+    }
+    assert!(asked >= 40, "only {asked} requests: the document has lost routes");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_says_how_to_come_in() {
+    let house = House::open().await;
+    let stranger = house.http.with_token("");
+    let answer = stranger.request(Method::GET, "/api/runs").send().await.unwrap();
+    assert_eq!(answer.headers()["www-authenticate"], "Bearer");
+    let other = stranger.request(Method::GET, "/api/runs").header("authorization", "Basic YTpi").send().await.unwrap();
+    assert_eq!(other.status(), 401);
+    let lower = format!("bearer {}", house.token);
+    let lower = stranger.request(Method::GET, "/api/runs").header("authorization", lower).send().await.unwrap();
+    assert_eq!(lower.status(), 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reader_looks_and_does_nothing_else() {
+    let house = House::open().await;
+    let run = house.streaming_run("s").await;
+    let reader = house.api("looker", "read").await;
+    for path in ["/api/runs", "/api/agents", "/api/sessions", "/api/hold", "/metrics", &format!("/api/runs/{run}")] {
+        assert_ne!(reader.get(path).await.status, 403, "{path}");
+    }
+    let posts = [
+        "/api/sessions/s/runs".to_owned(),
+        "/api/sessions/s/stop".to_owned(),
+        "/api/sessions/s/reset".to_owned(),
+        format!("/api/runs/{run}/stop"),
+        "/api/agent/main/abort".to_owned(),
+        "/api/stop".to_owned(),
+        "/api/tokens".to_owned(),
+    ];
+    for path in posts {
+        let body = if path.ends_with("runs") { json!({"text": "x"}) } else { json!({}) };
+        let body = if path.ends_with("tokens") { json!({"name": "n", "scope": "read"}) } else { body };
+        assert_problem(&reader.post(&path, &body).await, 403, "forbidden");
+    }
+    assert_problem(&reader.put("/api/hold", &json!({})).await, 403, "forbidden");
+    assert_problem(&reader.delete("/api/hold").await, 403, "forbidden");
+    assert_problem(&reader.delete("/api/sessions/s").await, 403, "forbidden");
+    let view = house.http.get(&format!("/api/runs/{run}")).await.expect_status(200);
+    assert_eq!(view["state"], "running", "nothing has stopped it");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_writer_stops_its_own_runs_and_no_others() {
+    let house = House::open().await;
+    let run = house.streaming_run("s").await;
+    let writer = house.api("anna", "write").await;
+    let path = format!("/api/runs/{run}/stop");
+    assert_problem(&writer.post(&path, &json!({})).await, 403, "forbidden");
+    let session = writer.post("/api/sessions/s/stop", &json!({})).await.expect_status(200);
+    assert_eq!((&session["aborted"], &session["runIds"]), (&json!(false), &json!([])));
+    for path in ["/api/stop", "/api/tokens"] {
+        let body = if path.ends_with("tokens") { json!({"name": "n", "scope": "admin"}) } else { json!({}) };
+        assert_problem(&writer.post(path, &body).await, 403, "forbidden");
+    }
+    assert_problem(&writer.put("/api/hold", &json!({})).await, 403, "forbidden");
+    for path in ["/api/sessions/s/reset", "/api/sessions/s"] {
+        let method = if path.ends_with("reset") { Method::POST } else { Method::DELETE };
+        let answer = writer.send(writer.request(method, path)).await;
+        assert_problem(&answer, 403, "forbidden");
+    }
+    let view = house.http.get(&format!("/api/runs/{run}")).await.expect_status(200);
+    assert_eq!(view["state"], "running", "nothing has stopped it");
+    let stopped = house.http.post(&format!("{path}?wait=1"), &json!({})).await.expect_status(200);
+    assert_eq!(stopped["verdict"]["by"], json!({"principal": "admin", "surface": "http"}));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_revoked_token_is_worthless_at_once_and_for_good() {
+    let house = House::open().await;
+    let anna = house.api("anna", "write").await;
+    assert_eq!(anna.get("/api/runs").await.status, 200);
+    let listed = house.http.get("/api/tokens").await.expect_status(200);
+    assert_eq!(listed["items"][0]["name"], "anna");
+    assert!(!listed.to_string().contains(&house.token), "no secret in the list");
+    assert_eq!(house.http.delete("/api/tokens/anna").await.status, 204);
+    assert_problem(&anna.get("/api/runs").await, 401, "unauthorized");
+    assert_problem(&house.http.delete("/api/tokens/anna").await, 404, "not_found");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn token_names_are_checked_and_taken_once() {
+    let house = House::open().await;
+    house.token("anna", "read").await;
+    let again = house.http.post("/api/tokens", &json!({"name": "anna", "scope": "admin"})).await;
+    assert_problem(&again, 409, "conflict");
+    for name in ["", "admin", "a b", "telegram:anna"] {
+        let answer = house.http.post("/api/tokens", &json!({"name": name, "scope": "read"})).await;
+        assert_problem(&answer, 400, "invalid_request");
+    }
+    let answer = house.http.post("/api/tokens", &json!({"name": "x", "scope": "root"})).await;
+    assert_problem(&answer, 400, "invalid_request");
+}
+
+#[rstest]
+#[case::own("http://HOST", 200)]
+#[case::allowed("https://quell.example.org", 200)]
+#[case::foreign("https://evil.example", 403)]
+#[case::foreign_port("http://127.0.0.1:1", 403)]
+#[case::opaque("null", 403)]
+#[case::allowed_as_prefix("https://quell.example.org.evil.example", 403)]
+#[tokio::test(flavor = "multi_thread")]
+async fn browsers_are_checked_for_their_origin(#[case] origin: &str, #[case] status: u16) {
+    let allowed = vec!["https://quell.example.org/".to_owned()];
+    let house = House::with(|plan| plan.doors = DoorSettings { allowed_origins: allowed, ..plan.doors.clone() }).await;
+    let origin = origin.replace("HOST", &house.address.to_string());
+    let answer = house.http.send(house.http.request(Method::GET, "/api/runs").header("origin", &origin)).await;
+    assert_eq!(answer.status, status);
+    if status == 403 {
+        assert_problem(&answer, 403, "bad_origin");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn first_party_clients_name_their_surface() {
+    let house = House::open().await;
+    let run = house.streaming_run("s").await;
+    let request = house.http.request(Method::POST, &format!("/api/runs/{run}/stop?wait=1"));
+    let answer = house.http.send(request.header("x-quell-surface", "cli")).await.expect_status(200);
+    assert_eq!(answer["verdict"]["by"]["surface"], "cli");
+}

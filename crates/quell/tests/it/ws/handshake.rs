@@ -1,0 +1,174 @@
+//! The handshake: its table of failures, the limits before it, and `hello-ok`.
+
+use rstest::rstest;
+use serde_json::{Value, json};
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+
+use super::Client;
+use crate::doors::House;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hello_has_all_that_clients_need() {
+    let house = House::open().await;
+    let mut client = Client::dial(&house).await;
+    let hello = client.connect(&house.token, json!({})).await["payload"].clone();
+    assert_eq!((&hello["type"], &hello["protocol"]), (&json!("hello-ok"), &json!(4)));
+    assert!(hello["server"]["version"].is_string() && hello["server"]["connId"].is_string(), "{hello:#}");
+    let want = json!({"maxPayload": 26_214_400, "maxBufferedBytes": 52_428_800, "tickIntervalMs": 30_000});
+    assert_eq!(hello["policy"], want);
+    assert_eq!(
+        hello["auth"],
+        json!({"role": "operator", "scopes": ["operator.read", "operator.write", "operator.admin"]})
+    );
+    assert_eq!(hello["snapshot"]["presence"], json!([]));
+    assert_eq!(hello["snapshot"]["stateVersion"], json!({"presence": 0, "health": 0}));
+    assert!(hello["snapshot"]["health"].is_object() && hello["snapshot"]["uptimeMs"].is_number());
+    let names = |field: &str| hello["features"][field].as_array().unwrap().clone();
+    for method in ["chat.send", "chat.abort", "chat.history", "agent.wait", "runs.stop", "stop.all", "hold.set"] {
+        assert!(names("methods").contains(&json!(method)), "{method}");
+    }
+    for event in ["tick", "chat", "run", "agents.changed", "execution:cancel", "shutdown"] {
+        assert!(names("events").contains(&json!(event)), "{event}");
+    }
+    // What is announced is there.
+    for method in names("methods") {
+        let method = method.as_str().unwrap();
+        if matches!(method, "stop.all" | "hold.set") {
+            continue;
+        }
+        let answer = client.ask(method, json!({})).await;
+        assert!(!answer.to_string().contains("unknown method"), "{answer}");
+    }
+}
+
+#[rstest]
+#[case::newest(4, 4, 4)]
+#[case::old(3, 3, 3)]
+#[case::bounded(3, 4, 4)]
+#[case::future(4, 9, 4)]
+#[tokio::test(flavor = "multi_thread")]
+async fn versions_are_negotiated(#[case] min: u64, #[case] max: u64, #[case] spoken: u64) {
+    let house = House::open().await;
+    let mut client = Client::dial(&house).await;
+    let hello = client.connect(&house.token, json!({"minProtocol": min, "maxProtocol": max})).await;
+    assert_eq!(hello["payload"]["protocol"], spoken, "{hello}");
+}
+
+#[rstest]
+#[case::too_old(1, 2)]
+#[case::too_new(5, 6)]
+#[case::upside_down(4, 3)]
+#[tokio::test(flavor = "multi_thread")]
+async fn other_versions_are_refused(#[case] min: u64, #[case] max: u64) {
+    let house = House::open().await;
+    let mut client = Client::dial(&house).await;
+    let answer = client.connect(&house.token, json!({"minProtocol": min, "maxProtocol": max})).await;
+    let want = json!({
+        "code": "PROTOCOL_MISMATCH", "clientMinProtocol": min, "clientMaxProtocol": max,
+        "expectedProtocol": 4, "minimumProbeProtocol": 3,
+    });
+    assert_eq!((&answer["error"]["code"], &answer["error"]["details"]), (&json!("INVALID_REQUEST"), &want));
+    assert_eq!(client.closed().await.0, 1002);
+}
+
+#[rstest]
+#[case::wrong(json!({"auth": {"token": "wrong"}}), "AUTH_TOKEN_MISMATCH")]
+#[case::missing(json!({"auth": {}}), "AUTH_TOKEN_MISSING")]
+#[case::none(json!({"auth": null}), "AUTH_TOKEN_MISSING")]
+#[case::empty(json!({"auth": {"token": ""}}), "AUTH_TOKEN_MISSING")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bad_token_is_refused(#[case] changed: Value, #[case] code: &str) {
+    let house = House::open().await;
+    let mut client = Client::dial(&house).await;
+    let error = client.connect("", changed).await["error"].clone();
+    assert_eq!((&error["code"], &error["details"]["code"]), (&json!("INVALID_REQUEST"), &json!(code)));
+    let details = &error["details"];
+    assert!(details["authReason"].is_string() && details["recommendedNextStep"].is_string(), "{details}");
+    assert_eq!(details["canRetryWithDeviceToken"], false);
+    assert_eq!(client.closed().await.0, 1008);
+}
+
+#[rstest]
+#[case::other_method("{\"type\":\"req\",\"id\":\"1\",\"method\":\"health\"}", 1008, true)]
+#[case::no_client(
+    "{\"type\":\"req\",\"id\":\"1\",\"method\":\"connect\",\"params\":{\"minProtocol\":4,\"maxProtocol\":4}}",
+    1008,
+    true
+)]
+#[case::unknown_envelope_field("{\"type\":\"req\",\"id\":\"1\",\"method\":\"connect\",\"extra\":1}", 1008, true)]
+#[case::not_json("hello", 1000, false)]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wrong_first_frame_ends_it(#[case] frame: &str, #[case] code: u16, #[case] answered: bool) {
+    let house = House::open().await;
+    let mut client = Client::dial(&house).await;
+    client.event("connect.challenge").await;
+    client.text(frame).await;
+    let (closed, _, before) = client.closed().await;
+    assert_eq!(closed, code);
+    assert_eq!(before.len(), usize::from(answered), "{before:#?}");
+    if answered {
+        assert_eq!((&before[0]["id"], &before[0]["error"]["code"]), (&json!("1"), &json!("INVALID_REQUEST")));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_binary_first_frame_ends_it() {
+    let house = House::open().await;
+    let mut client = Client::dial(&house).await;
+    client.event("connect.challenge").await;
+    client.frame(Message::binary(vec![1, 2, 3])).await;
+    assert_eq!(client.closed().await.0, 1000);
+}
+
+#[rstest]
+#[case::just_over(64 * 1024 + 1)]
+#[case::over(70_000)]
+#[case::far_over(1024 * 1024)]
+#[tokio::test(flavor = "multi_thread")]
+async fn too_much_before_authentication_is_1009(#[case] bytes: usize) {
+    let house = House::open().await;
+    let mut client = Client::dial(&house).await;
+    client.event("connect.challenge").await;
+    client.text(&"x".repeat(bytes)).await;
+    let (code, _, before) = client.closed().await;
+    assert_eq!((code, before.len()), (1009, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "waits for the 15 s that a handshake may take"]
+async fn silence_ends_it() {
+    let house = House::open().await;
+    let mut client = Client::dial(&house).await;
+    let begin = std::time::Instant::now();
+    assert_eq!(client.closed().await.0, 1000);
+    assert!((14..20).contains(&begin.elapsed().as_secs()), "{:?}", begin.elapsed());
+}
+
+#[rstest]
+#[case::less(json!(["operator.read"]), "write", json!(["operator.read"]))]
+#[case::more(json!(["operator.admin"]), "write", json!(["operator.read", "operator.write"]))]
+#[case::none(json!([]), "admin", json!([]))]
+#[case::foreign(json!(["operator.pairing"]), "admin", json!([]))]
+#[tokio::test(flavor = "multi_thread")]
+async fn granted_is_asked_and_token(#[case] asked: Value, #[case] token: &str, #[case] granted: Value) {
+    let house = House::open().await;
+    let token = house.token("t", token).await;
+    let mut client = Client::dial(&house).await;
+    let hello = client.connect(&token, json!({"scopes": asked})).await;
+    assert_eq!(hello["payload"]["auth"]["scopes"], granted);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn both_paths_upgrade_and_browsers_are_checked() {
+    let house = House::open().await;
+    for path in ["/", "/ws"] {
+        let url = format!("ws://{}{path}", house.address);
+        assert!(tokio_tungstenite::connect_async(&url).await.is_ok());
+        let mut request = url.into_client_request().unwrap();
+        request.headers_mut().insert("origin", "https://evil.example".parse().unwrap());
+        let refused = tokio_tungstenite::connect_async(request).await.unwrap_err();
+        let tokio_tungstenite::tungstenite::Error::Http(answer) = refused else { panic!("{refused:?}") };
+        assert_eq!(answer.status(), 403);
+    }
+}

@@ -1,0 +1,249 @@
+//! Stopping over the WebSocket: `chat.abort` letter for letter, and the gateway's other verbs.
+
+use std::time::Instant;
+
+use quell_testkit::Behaviour;
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use super::{Client, message};
+use crate::doors::House;
+
+#[rstest]
+#[case::missing(json!({}))]
+#[case::null_key(json!({"sessionKey": null}))]
+#[case::number_key(json!({"sessionKey": 7}))]
+#[case::empty_key(json!({"sessionKey": ""}))]
+#[case::key_missing(json!({"runId": "RUN"}))]
+#[case::empty_key_with_run(json!({"sessionKey": "", "runId": "RUN"}))]
+#[case::empty_run(json!({"sessionKey": "s", "runId": ""}))]
+#[case::null_run(json!({"sessionKey": "s", "runId": null}))]
+#[case::number_run(json!({"sessionKey": "s", "runId": 7}))]
+#[case::list_run(json!({"sessionKey": "s", "runId": ["RUN"]}))]
+#[case::no_object(json!(["s"]))]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_malformed_abort_is_refused_and_stops_nothing(#[case] params: Value) {
+    let house = House::open().await;
+    let run = house.streaming_run("s").await;
+    let params: Value = serde_json::from_str(&params.to_string().replace("RUN", &run)).unwrap();
+    let mut client = Client::operator(&house, &house.token).await;
+    let error = client.refused("chat.abort", params).await;
+    assert_eq!((&error["code"], &error["message"]), (&json!("INVALID_REQUEST"), &json!("missing runId or sessionKey")));
+    let runs = client.call("runs.list", json!({"state": "active"})).await;
+    assert_eq!(runs["items"][0]["state"], "running");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_abort_needs_the_scope() {
+    let house = House::open().await;
+    let run = house.streaming_run("s").await;
+    let mut client = Client::dial(&house).await;
+    client.connect(&house.token, json!({"scopes": ["operator.read"]})).await;
+    for (method, params) in [
+        ("chat.abort", json!({"sessionKey": "s", "runId": run})),
+        ("chat.abort", json!({})),
+        ("sessions.abort", json!({"key": "s"})),
+        ("runs.stop", json!({"runId": run})),
+        ("chat.send", message("s", "/stop", "k")),
+    ] {
+        let error = client.refused(method, params).await;
+        let want =
+            json!({"code": "MISSING_SCOPE", "missingScope": "operator.write", "requiredScopes": ["operator.write"]});
+        assert_eq!((&error["code"], &error["details"]), (&json!("FORBIDDEN"), &want));
+    }
+    for method in ["stop.all", "hold.set"] {
+        let error = client.refused(method, json!({"held": true})).await;
+        assert_eq!(error["details"]["missingScope"], "operator.admin");
+    }
+    let view = house.http.get(&format!("/api/runs/{run}")).await.expect_status(200);
+    assert_eq!(view["state"], "running");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_stopped_is_all_the_same() {
+    let house = House::open().await;
+    let other = house.streaming_run("other").await;
+    let ended = house.finished_run("s").await;
+    house.forgotten(&ended).await;
+    let mut client = Client::operator(&house, &house.token).await;
+    let nothing = json!({"ok": true, "aborted": false, "runIds": []});
+    for run in ["unknown", "not a run id/", &ended, &other] {
+        assert_eq!(client.call("chat.abort", json!({"sessionKey": "s", "runId": run})).await, nothing, "{run}");
+    }
+    let mine = house.streaming_run("s").await;
+    let params = json!({"sessionKey": "s", "runId": mine});
+    assert_eq!(client.call("chat.abort", params.clone()).await, json!({"ok": true, "aborted": true, "runIds": [mine]}));
+    assert_eq!(client.call("chat.abort", params).await, nothing, "a repeat");
+    assert_eq!(client.call("chat.abort", json!({"sessionKey": "nobody"})).await, nothing);
+    let anna = house.token("anna", "write").await;
+    let mut anna = Client::operator(&house, &anna).await;
+    assert_eq!(anna.call("chat.abort", json!({"sessionKey": "other", "runId": other})).await, nothing, "not hers");
+    assert_eq!(anna.refused("runs.stop", json!({"runId": other})).await["code"], "FORBIDDEN");
+    let view = house.http.get(&format!("/api/runs/{other}")).await.expect_status(200);
+    assert_eq!(view["state"], "running");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_is_told_in_order_with_its_receipt() {
+    let house = House::open().await;
+    house.model.script(Behaviour::silent_mid_stream("partial"));
+    let mut client = Client::operator(&house, &house.token).await;
+    client.call("chat.send", message("s", "go", "r1")).await;
+    client.event_with("chat", "state", "delta").await;
+    client.call("chat.abort", json!({"sessionKey": "s", "stopReason": "enough"})).await;
+    let ended = client.event_with("run", "state", "ended").await;
+    assert_eq!(ended["verdict"]["by"], json!({"principal": "admin", "surface": "ws"}));
+    assert_eq!((&ended["receipt"]["leftovers"], &ended["receipt"]["turn"]["recorded"]), (&json!([]), &json!(true)));
+    let told: Vec<String> = client
+        .events
+        .iter()
+        .filter(|event| event["payload"]["runId"] == "r1" && event["event"] != "agent")
+        .map(|event| {
+            format!("{} {}", event["event"].as_str().unwrap(), event["payload"]["state"].as_str().unwrap_or("-"))
+        })
+        .collect();
+    assert_eq!(told, ["chat delta", "execution:cancel -", "chat aborted", "run ending", "run ended"]);
+    let find = |name: &str, state: &str| {
+        let fits = |event: &&Value| event["event"] == name && (state.is_empty() || event["payload"]["state"] == state);
+        client.events.iter().find(fits).unwrap()["payload"].clone()
+    };
+    let cancel = find("execution:cancel", "");
+    assert_eq!(cancel, json!({"runId": "r1", "sessionKey": "s", "reason": "enough"}));
+    let aborted = find("chat", "aborted");
+    assert_eq!((&aborted["seq"], &aborted["stopReason"]), (&json!(2), &json!("enough")));
+    assert_eq!(aborted["message"]["content"][0]["text"], "partial");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_abort_before_any_text_has_number_one() {
+    let house = House::open().await;
+    house.model.script(Behaviour::SilentBeforeHeaders);
+    let mut client = Client::operator(&house, &house.token).await;
+    client.call("chat.send", message("s", "go", "r1")).await;
+    house.model.request(0).arrived().await;
+    client.call("chat.abort", json!({"sessionKey": "s"})).await;
+    let aborted = client.event_with("chat", "state", "aborted").await;
+    assert_eq!((&aborted["seq"], aborted.get("message")), (&json!(1), None));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stop_text_stops_the_session_and_says_command() {
+    let house = House::open().await;
+    let run = house.streaming_run("s").await;
+    let queued = house.send("s", "later").await;
+    let mut client = Client::operator(&house, &house.token).await;
+    let answer = client.call("chat.send", message("s", "Please stop!", "k")).await;
+    assert_eq!((&answer["ok"], &answer["aborted"]), (&json!(true), &json!(true)));
+    assert_eq!(answer["runIds"].as_array().unwrap().len(), 2);
+    for id in [run, queued] {
+        assert_eq!(client.chat(&id, "aborted").await["stopReason"], "command");
+    }
+    let again = client.call("chat.send", message("s", "/stop", "k")).await;
+    assert_eq!((&again["aborted"], &again["runIds"]), (&json!(false), &json!([])));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sessions_abort_has_the_gateways_shape() {
+    let house = House::open().await;
+    let run = house.streaming_run("s").await;
+    let mut client = Client::operator(&house, &house.token).await;
+    for bad in [json!({}), json!({"key": ""}), json!({"key": "s", "runId": null}), json!({"key": "s", "runId": ""})] {
+        assert_eq!(client.refused("sessions.abort", bad).await["code"], "INVALID_REQUEST");
+    }
+    let answer = client.call("sessions.abort", json!({"key": "s"})).await;
+    assert_eq!((&answer["abortedRunId"], &answer["status"]), (&json!(run), &json!("aborted")));
+    let again = client.call("sessions.abort", json!({"key": "s"})).await;
+    assert_eq!((&again["abortedRunId"], &again["status"]), (&Value::Null, &json!("no-active-run")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn runs_stop_waits_for_the_receipt_when_asked() {
+    let house = House::open().await;
+    let run = house.streaming_run("s").await;
+    let mut client = Client::operator(&house, &house.token).await;
+    assert_eq!(client.refused("runs.stop", json!({"runId": "nobody"})).await["code"], "INVALID_REQUEST");
+    let wrong = client.refused("runs.stop", json!({"runId": run, "sessionKey": "t"})).await;
+    assert_eq!(wrong["code"], "INVALID_REQUEST");
+    let answer = client.call("runs.stop", json!({"runId": run, "wait": true, "force": true})).await;
+    assert_eq!((&answer["aborted"], &answer["state"]), (&json!(true), &json!("ended")));
+    assert_eq!(answer["receipt"]["leftovers"], json!([]));
+    let view = client.call("runs.get", json!({"runId": run})).await;
+    assert_eq!(view["verdict"], answer["verdict"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn everything_stops_from_here_too() {
+    let house = House::open().await;
+    let runs = [house.streaming_run("a").await, house.streaming_run("b").await];
+    let mut client = Client::operator(&house, &house.token).await;
+    let answer = client.call("stop.all", json!({"hold": true, "reason": "fire"})).await;
+    assert_eq!((&answer["aborted"], &answer["held"]), (&json!(true), &json!(true)));
+    assert_eq!(answer["runIds"].as_array().unwrap().len(), runs.len());
+    for run in &runs {
+        assert_eq!(client.chat(run, "aborted").await["stopReason"], "fire");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reconnected_owner_can_stop_its_run_and_an_abort_by_http_is_told() {
+    let house = House::open().await;
+    let anna = house.token("anna", "write").await;
+    house.model.script(Behaviour::silent_mid_stream("partial")).script(Behaviour::silent_mid_stream("partial"));
+    let mut first = Client::operator(&house, &anna).await;
+    first.call("chat.send", message("s", "go", "r1")).await;
+    first.call("chat.send", message("t", "go", "r2")).await;
+    drop(first);
+    house.model.request(1).resting().await;
+    let mut again = Client::operator(&house, &anna).await;
+    let answer = again.call("chat.abort", json!({"sessionKey": "s", "runId": "r1"})).await;
+    assert_eq!(answer["aborted"], true);
+    assert_eq!(again.event_with("chat", "state", "aborted").await["runId"], "r1");
+    let _ = house.http.post("/api/agent/main/abort", &json!({})).await.expect_status(200);
+    let told = again.event_with("chat", "state", "aborted").await;
+    assert_eq!((&told["runId"], &told["stopReason"]), (&json!("r2"), &json!("user")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_status_of_an_agent_is_told() {
+    let house = House::open().await;
+    let mut client = Client::operator(&house, &house.token).await;
+    house.model.script(Behaviour::silent_mid_stream("partial"));
+    client.call("chat.send", message("s", "go", "r1")).await;
+    client.event_with("agents.changed", "computeStatus", "waiting_llm").await;
+    client.call("chat.abort", json!({"sessionKey": "s"})).await;
+    client.event_with("agents.changed", "computeStatus", "stopping").await;
+    client.event_with("run", "state", "ended").await;
+    // The last change is told behind the end of the run that made it; an answer behind both says that it has come.
+    client.call("health", json!({})).await;
+    let told: Vec<&str> = client
+        .events
+        .iter()
+        .filter(|event| event["event"] == "agents.changed" && event["payload"]["agentId"] == "main")
+        .filter_map(|event| event["payload"]["computeStatus"].as_str())
+        .collect();
+    assert!(told.windows(2).any(|pair| pair == ["processing", "waiting_llm"]), "{told:?}");
+    assert_eq!(*told.last().unwrap(), "idle");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn how_long_a_stop_takes_to_reach_a_client() {
+    const SAMPLES: usize = 50;
+    let house = House::open().await;
+    let mut client = Client::operator(&house, &house.token).await;
+    let mut times = Vec::with_capacity(SAMPLES);
+    for sample in 0..SAMPLES {
+        house.model.script(Behaviour::silent_mid_stream("partial"));
+        let run = format!("r{sample}");
+        client.call("chat.send", message("s", "go", &run)).await;
+        client.event_with("chat", "state", "delta").await;
+        let begin = Instant::now();
+        client.begin("chat.abort", json!({"sessionKey": "s"})).await;
+        client.event_with("chat", "state", "aborted").await;
+        times.push(begin.elapsed());
+        client.event_with("run", "state", "ended").await;
+    }
+    times.sort_unstable();
+    println!("stop -> aborted at a WebSocket client: median {:?}, worst {:?}", times[SAMPLES / 2], times[SAMPLES - 1]);
+    assert_eq!(times.len(), SAMPLES);
+    house.model.assert_histories_valid();
+}
