@@ -1,0 +1,99 @@
+//! Processes: how fast they are gone, and what a warden costs.
+
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use quell_engine::clock::Clock;
+use quell_engine::proc::{CommandSpec, Isolate, OutputSink, WardenExe, Wardens, base_environment};
+use quell_engine::scope::{Probe, Scope};
+use quell_kernel::StopTimes;
+use quell_protocol::ToolOutputStream;
+use quell_testkit::commands::{self, Marker};
+use quell_testkit::daemon::Daemon;
+use quell_testkit::model::{Behaviour, ScriptedModel};
+use serde_json::json;
+
+use crate::gateway::{Gateway, is_ended};
+use crate::report::{Report, Target, Times};
+use crate::{config, quell};
+
+pub(crate) async fn measure(report: &mut Report, samples: usize) {
+    warden_cost(report, samples).await;
+    stops(report, samples.min(40)).await;
+}
+
+struct Silent;
+
+impl OutputSink for Silent {
+    fn output(&mut self, _: ToolOutputStream, _: &str) {}
+}
+
+async fn warden_cost(report: &mut Report, samples: usize) {
+    let wardens = Wardens::new(WardenExe::Path(quell().to_owned()), StopTimes::default()).unwrap();
+    let spec = CommandSpec {
+        argv: vec!["sh".into(), "-c".into(), ":".into()],
+        label: ":".to_owned(),
+        cwd: std::env::temp_dir(),
+        env: base_environment(std::env::vars_os()),
+        timeout: None,
+        output_limit: 1000,
+        isolate: Isolate::None,
+    };
+    let (mut bare, mut warded) = <(Times, Times)>::default();
+    for _ in 0..samples {
+        let begun = Instant::now();
+        #[expect(clippy::disallowed_methods, reason = "the floor is a bare spawn")]
+        let mut command = Command::new("sh");
+        command.args(["-c", ":"]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command.status().unwrap();
+        bare.add(begun.elapsed());
+        let scope = Scope::new(Clock::start(), Probe::default());
+        let begun = Instant::now();
+        wardens.run(&spec, &scope, &mut Silent).await.unwrap();
+        warded.add(begun.elapsed());
+    }
+    let note = format!("bare {:.3} ms, through a warden {:.3} ms, n {}", bare.median(), warded.median(), bare.len());
+    report.target("a warden adds to a command, median", warded.median() - bare.median(), Target(3.0, "ms"), note);
+}
+
+/// Stops of three kinds of commands, each through a real run.
+async fn stops(report: &mut Report, samples: usize) {
+    type Make = fn(&Marker) -> String;
+    let kinds: [(&str, Make, bool, f64); 4] = [
+        ("obedient command", commands::obedient, false, 50.0),
+        ("setsid child", commands::setsid_child, false, 50.0),
+        ("command that ignores TERM, gentle", commands::ignores_signals, false, 700.0),
+        ("command that ignores TERM, forced", commands::ignores_signals, true, 50.0),
+    ];
+    for (name, make, force, target) in kinds {
+        let mut times = Times::default();
+        for _ in 0..samples.min(if target > 100.0 { 10 } else { 40 }) {
+            times.add(one_stop(make, force).await);
+        }
+        let note = format!("p99 {:.1}, n {}", times.p99(), times.len());
+        report.target(
+            &format!("stop -> all processes gone: {name}, median"),
+            times.median(),
+            Target(target, "ms"),
+            note,
+        );
+    }
+}
+
+async fn one_stop(make: fn(&Marker) -> String, force: bool) -> Duration {
+    let mark = Marker::new();
+    let model = ScriptedModel::start().await;
+    model.script(Behaviour::tool_call("call-1", "shell", &json!({"command": make(&mark)})));
+    let daemon = Daemon::start(quell(), &config(&model.base_url())).await;
+    let mut gateway = Gateway::connect(&daemon).await;
+    gateway.begin("run").await;
+    mark.at_least(2).await;
+    let begun = Instant::now();
+    gateway.send("runs.stop", json!({"runId": "run", "force": force})).await;
+    let looked = mark.gone(Duration::from_secs(10)).await;
+    let gone = begun.elapsed().min(looked + Duration::from_millis(1));
+    gateway.until(is_ended).await;
+    drop(gateway);
+    daemon.stop().await;
+    gone
+}
