@@ -1,0 +1,22 @@
+//! The one integration test binary: the house rules, and the product from outside.
+#![expect(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "tests stand outside of every scope, and a test that cannot go on panics"
+)]
+
+mod cli;
+mod config;
+mod demo;
+mod doors;
+mod harness;
+mod http;
+mod openclaw;
+mod processes;
+mod race;
+mod rows_b;
+mod rows_e;
+mod sweep;
+mod tidy;
+mod ws;

@@ -1,0 +1,107 @@
+//! The house rules of CONTRIBUTING.md, checked: which crate and which module may know which, sizes, heads, names, and what is
+//! allowed in one place only.
+//!
+//! The rules are data and small functions. Each has samples that break it and samples that keep it (`samples.rs`), so that none
+//! can stop working unnoticed. Where a finding cannot be helped, change the rule's data here and say why in ARCHITECTURE.md.
+
+mod arrows;
+mod places;
+mod ranks;
+mod samples;
+mod shape;
+mod source;
+mod words;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use source::Source;
+
+/// A line that breaks a rule, and what to do about it.
+#[derive(Debug, PartialEq, Eq)]
+struct Finding {
+    line: usize,
+    remedy: String,
+}
+
+impl Finding {
+    fn new(line: usize, remedy: impl Into<String>) -> Self {
+        Self { line, remedy: remedy.into() }
+    }
+}
+
+/// A rule that looks at one file.
+struct Rule {
+    name: &'static str,
+    check: fn(&Source) -> Vec<Finding>,
+}
+
+/// Rules of Rust files.
+const RULES: &[Rule] = &[
+    Rule { name: "engine ranks", check: ranks::engine_ranks },
+    Rule { name: "file length", check: shape::file_length },
+    Rule { name: "function length", check: shape::function_length },
+    Rule { name: "file head", check: shape::head },
+    Rule { name: "cancel safety", check: shape::cancel_safety },
+    Rule { name: "banned words", check: words::banned_words },
+    Rule { name: "unsafe", check: places::unsafe_code },
+    Rule { name: "environment", check: places::environment },
+    Rule { name: "pure floors", check: places::pure_floors },
+    Rule { name: "unfinished", check: places::unfinished },
+];
+
+/// Rules of crate manifests.
+const MANIFEST_RULES: &[Rule] = &[
+    Rule { name: "crate arrows", check: arrows::crates },
+    Rule { name: "pure manifests", check: arrows::pure_floors },
+];
+
+fn root() -> PathBuf {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent();
+    crates.and_then(Path::parent).expect("this crate lies in crates/ of the workspace").to_owned()
+}
+
+/// Everything below `dir` that is called `*suffix`, sorted.
+fn files(dir: &Path, suffix: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir).expect("a directory of the workspace") {
+        let path = entry.expect("an entry of a directory").path();
+        if path.is_dir() {
+            found.extend(files(&path, suffix));
+        } else if path.to_string_lossy().ends_with(suffix) {
+            found.push(path);
+        }
+    }
+    found.sort();
+    found
+}
+
+fn read(path: &Path) -> Source {
+    let name = path.strip_prefix(root()).expect("below the root").to_string_lossy().replace('\\', "/");
+    Source::new(&name, &fs::read_to_string(path).expect("a readable source file"))
+}
+
+fn check(rules: &[Rule], suffix: &str) {
+    let sources: Vec<Source> =
+        ["crates", "xtask"].iter().flat_map(|dir| files(&root().join(dir), suffix)).map(|path| read(&path)).collect();
+    assert!(sources.len() > 5, "the files are elsewhere: only {} {suffix} found", sources.len());
+    let mut report = String::new();
+    for rule in rules {
+        for source in &sources {
+            for Finding { line, remedy } in (rule.check)(source) {
+                report += &format!("{}:{line}: {} [{}]\n", source.path, remedy, rule.name);
+            }
+        }
+    }
+    assert!(report.is_empty(), "the house rules are broken:\n{report}");
+}
+
+#[test]
+fn tidy_sources() {
+    check(RULES, ".rs");
+}
+
+#[test]
+fn tidy_manifests() {
+    check(MANIFEST_RULES, "Cargo.toml");
+}

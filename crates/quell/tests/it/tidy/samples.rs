@@ -1,0 +1,181 @@
+//! For every rule: files that break it, with the lines where, and files that keep it.
+
+use super::source::Source;
+use super::{MANIFEST_RULES, RULES, Rule};
+
+/// A small file and the lines in which the rule finds something; none for one that is in order.
+struct Sample {
+    rule: &'static str,
+    path: &'static str,
+    text: &'static str,
+    lines: &'static [usize],
+}
+
+const fn sample(rule: &'static str, path: &'static str, text: &'static str, lines: &'static [usize]) -> Sample {
+    Sample { rule, path, text, lines }
+}
+
+const LIB: &str = "crates/engine/src/lib.rs";
+const TOOLS: &str = "crates/engine/src/tools/shell.rs";
+
+const SOURCES: &[Sample] = &[
+    sample("engine ranks", TOOLS, "use crate::agent::Job;", &[1]),
+    sample("engine ranks", TOOLS, "use crate::{\n    llm,\n    runs::Runs,\n};", &[3]),
+    sample("engine ranks", TOOLS, "fn f() { crate::dispatch::go() }", &[1]),
+    sample("engine ranks", TOOLS, "use super::super::agent::Job;", &[1]),
+    sample("engine ranks", "crates/engine/src/store.rs", "use crate::access::Door;", &[1]),
+    sample("engine ranks", "crates/engine/src/store.rs", "use super::llm;", &[1]),
+    sample("engine ranks", "crates/engine/src/magic.rs", "", &[1]),
+    sample("engine ranks", TOOLS, "use crate::magic::Wand;", &[1]),
+    sample("engine ranks", TOOLS, "use crate::{llm, proc::Proc};\nuse super::list;\n// use crate::agent", &[]),
+    sample("engine ranks", "crates/engine/src/access.rs", "use crate::store::Store;", &[]),
+    sample("engine ranks", LIB, "pub use crate::dispatch::Engine;", &[]),
+    sample("engine ranks", "crates/surfaces/src/http.rs", "use crate::dispatch;", &[]),
+    sample("file head", LIB, "use std::fmt;", &[1]),
+    sample("file head", LIB, "", &[1]),
+    sample("file head", LIB, "//! x", &[1]),
+    sample("file head", LIB, "//! The work of Quell.", &[]),
+    sample("cancel safety", LIB, "/// Waits.\npub async fn wait() {}", &[2]),
+    sample(
+        "cancel safety",
+        LIB,
+        "/// # Cancel safety\n/// Safe.\npub fn a() {}\n/// Waits.\npub async fn wait() {}",
+        &[5],
+    ),
+    sample(
+        "cancel safety",
+        LIB,
+        "/// # Cancel safety\n/// Safe.\n#[expect(\n    x,\n    reason = \"y\",\n)]\npub async fn wait() {}",
+        &[],
+    ),
+    sample("cancel safety", LIB, "async fn private() {}\npub(super) async fn near() {}", &[]),
+    sample("banned words", "crates/engine/src/task_manager.rs", "", &[1]),
+    sample("banned words", "crates/engine/src/common/list.rs", "", &[1]),
+    sample("banned words", LIB, "struct TaskManager;\nfn request_handler() {}\nconst MAX_UTILS: u8 = 1;", &[1, 2, 3]),
+    sample("banned words", LIB, "fn f(context: u8) {\n    let helper = 1;\n}\nenum E {\n    Service,\n}", &[1, 2, 5]),
+    sample(
+        "banned words",
+        LIB,
+        "struct S {\n    pub ctx: u8,\n}\nuse a::B as Helpers;\nmacro_rules! util { () => {} }",
+        &[2, 4, 5],
+    ),
+    sample(
+        "banned words",
+        LIB,
+        "use axum::handler::Handler;\nuse anyhow::Context as _;\nimpl Service for Thing {}",
+        &[],
+    ),
+    sample(
+        "banned words",
+        LIB,
+        "fn f(cx: &mut Context<'_>) { x.with_context(|| y) }\nfn g(mut a: &'a mut Context) {}\nstruct Uncommon;",
+        &[],
+    ),
+    sample("unsafe", TOOLS, "fn f() {\n    unsafe { g() }\n}", &[2]),
+    sample("unsafe", TOOLS, "#[unsafe(no_mangle)]\nfn f() {}", &[1]),
+    sample("unsafe", TOOLS, "#![forbid(unsafe_code)]\n// unsafe\nconst A: &str = \"unsafe\";", &[]),
+    sample("unsafe", "crates/engine/src/proc/signals.rs", "unsafe { g() }", &[]),
+    sample(
+        "environment",
+        TOOLS,
+        "use std::env;\nlet a = std::env::var(\"A\");\nuse std::{env::args, fmt};",
+        &[1, 2, 3],
+    ),
+    sample("environment", TOOLS, "let a = env!(\"A\"); use environment::b;", &[]),
+    sample("environment", "crates/quell/src/config.rs", "use std::env;", &[]),
+    sample("environment", "crates/engine/src/proc/tests.rs", "use std::env;", &[]),
+    sample(
+        "pure floors",
+        "crates/kernel/src/run.rs",
+        "use std::time::Instant;\nuse std::{fs, io};\nasync fn f() {}",
+        &[1, 2, 2, 3],
+    ),
+    sample("pure floors", "crates/kernel/src/run.rs", "use std::time::Duration;\nuse std::collections::HashMap;", &[]),
+    sample("pure floors", TOOLS, "use std::fs;", &[]),
+    sample("unfinished", LIB, "fn f() {\n    todo!()\n}\nfn g() { unimplemented!(\"later\") }", &[2, 4]),
+    sample("unfinished", LIB, "// todo!()\nlet todo = 1;", &[]),
+];
+
+const MANIFESTS: &[Sample] = &[
+    sample(
+        "crate arrows",
+        "Cargo.toml",
+        "[package]\nname = \"quell-kernel\"\n[dependencies]\nquell-engine = \"1\"",
+        &[4],
+    ),
+    sample(
+        "crate arrows",
+        "Cargo.toml",
+        "[package]\nname = \"quell-client\"\n[dev-dependencies]\nquell-kernel = \"1\"",
+        &[4],
+    ),
+    sample("crate arrows", "Cargo.toml", "[package]\nname = \"quell\"\n[dependencies]\nquell-testkit = \"1\"", &[4]),
+    sample(
+        "crate arrows",
+        "Cargo.toml",
+        "[package]\nname = \"quell-protocol\"\n[dependencies]\nx = { package = \"quell-kernel\" }",
+        &[4],
+    ),
+    sample(
+        "crate arrows",
+        "Cargo.toml",
+        "[package]\nname = \"quell-client\"\n[target.x.dependencies]\nquell-engine = \"1\"",
+        &[4],
+    ),
+    sample("crate arrows", "Cargo.toml", "[package]\nname = \"quell-extra\"", &[1]),
+    sample(
+        "crate arrows",
+        "Cargo.toml",
+        "[package]\nname = \"quell-engine\"\n[dependencies]\nquell-kernel = \"1\"\ntokio = \"1\"\n[dev-dependencies]\nquell-testkit = \"1\"",
+        &[],
+    ),
+    sample("pure manifests", "Cargo.toml", "[package]\nname = \"quell-kernel\"\n[dependencies]\ntokio = \"1\"", &[4]),
+    sample(
+        "pure manifests",
+        "Cargo.toml",
+        "[package]\nname = \"quell-kernel\"\n[dependencies]\nserde = \"1\"\n[dev-dependencies]\nproptest = \"1\"",
+        &[],
+    ),
+    sample("pure manifests", "Cargo.toml", "[package]\nname = \"quell-engine\"\n[dependencies]\ntokio = \"1\"", &[]),
+];
+
+fn judge(rules: &[Rule], samples: &[Sample]) {
+    for Sample { rule, path, text, lines } in samples {
+        let rule = rules.iter().find(|known| known.name == *rule).expect("a rule of that name");
+        let found: Vec<usize> = (rule.check)(&Source::new(path, text)).iter().map(|finding| finding.line).collect();
+        assert_eq!(found, *lines, "rule {:?} on {path}:\n{text}", rule.name);
+    }
+}
+
+#[test]
+fn every_rule_of_sources_finds_what_breaks_it_and_nothing_else() {
+    judge(RULES, SOURCES);
+}
+
+#[test]
+fn every_rule_of_manifests_finds_what_breaks_it_and_nothing_else() {
+    judge(MANIFEST_RULES, MANIFESTS);
+}
+
+/// Sizes are easier made than written down.
+#[test]
+fn sizes_are_measured_to_the_line() {
+    let find = |name: &str, text: String| {
+        let rule = RULES.iter().find(|rule| rule.name == name).expect("a rule of that name");
+        (rule.check)(&Source::new(LIB, &text)).len()
+    };
+    let function =
+        |lines: usize| format!("trait T {{ fn f(); }}\nfn g(a: [u8; 2]) {{\n{}}}\n", "    a;\n".repeat(lines - 2));
+    assert_eq!((find("function length", function(70)), find("function length", function(71))), (0, 1));
+    assert_eq!((find("file length", "x\n".repeat(500)), find("file length", "x\n".repeat(501))), (0, 1));
+}
+
+#[test]
+fn every_rule_has_a_sample_that_breaks_it_and_one_that_keeps_it() {
+    let measured = ["file length", "function length"];
+    for rule in RULES.iter().chain(MANIFEST_RULES).filter(|rule| !measured.contains(&rule.name)) {
+        let of_rule = || SOURCES.iter().chain(MANIFESTS).filter(|sample| sample.rule == rule.name);
+        assert!(of_rule().any(|sample| !sample.lines.is_empty()), "nothing breaks {:?}", rule.name);
+        assert!(of_rule().any(|sample| sample.lines.is_empty()), "nothing keeps {:?}", rule.name);
+    }
+}

@@ -1,0 +1,152 @@
+//! The project's own commands. They need nothing but cargo; what else they use they install below `target/`.
+
+use std::env;
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::Instant;
+
+use anyhow::{Context, bail};
+
+const HELP: &str = "\
+usage: cargo xtask COMMAND
+
+  fmt                     format everything
+  test [FILTER...]        all tests: nextest when it is installed, else plain cargo test; then the doc tests
+  tidy                    the house rules alone (part of test)
+  ci [STEP...]            fmt, clippy, docs, deny, test, or only the named ones
+  bench [ARG...]          measure the product against its physical floor (release build)
+";
+
+/// The release that is installed when there is none. It takes some minutes, once.
+const CARGO_DENY: &str = "0.20.2";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = env::args().skip(1).collect();
+    match run(&args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &[String]) -> anyhow::Result<()> {
+    let (command, rest) = args.split_first().map_or(("help", args), |(first, rest)| (first.as_str(), rest));
+    match command {
+        "fmt" => cargo(["fmt", "--all"]),
+        "test" => test(rest),
+        "tidy" => tidy(),
+        "ci" if rest.is_empty() => STEPS.iter().try_for_each(|(name, step)| timed(name, *step)),
+        "ci" => rest.iter().try_for_each(|name| {
+            let step = STEPS.iter().find(|(known, _)| known == name);
+            let (name, step) = step.with_context(|| format!("there is no step {name:?}\n{HELP}"))?;
+            timed(name, *step)
+        }),
+        "bench" => bench(rest),
+        "help" | "--help" | "-h" => {
+            eprint!("{HELP}");
+            Ok(())
+        }
+        other => bail!("there is no command {other:?}\n{HELP}"),
+    }
+}
+
+type Step = fn() -> anyhow::Result<()>;
+
+const STEPS: &[(&str, Step)] =
+    &[("fmt", check_format), ("clippy", clippy), ("docs", docs), ("deny", deny), ("test", all_tests)];
+
+fn timed(name: &str, step: Step) -> anyhow::Result<()> {
+    eprintln!("== {name}");
+    let begun = Instant::now();
+    step().with_context(|| format!("step {name} failed"))?;
+    eprintln!("== {name}: passed in {:.0} s", begun.elapsed().as_secs_f64());
+    Ok(())
+}
+
+fn check_format() -> anyhow::Result<()> {
+    cargo(["fmt", "--all", "--check"])
+}
+
+fn clippy() -> anyhow::Result<()> {
+    cargo(["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"])
+}
+
+fn docs() -> anyhow::Result<()> {
+    let mut command = command("cargo", ["doc", "--workspace", "--no-deps", "--locked", "--document-private-items"]);
+    command.env("RUSTDOCFLAGS", "-D warnings -A rustdoc::private_intra_doc_links");
+    checked(&mut command)
+}
+
+fn deny() -> anyhow::Result<()> {
+    let tools = root().join("target/tools");
+    let own = tools.join("bin/cargo-deny");
+    let program = if succeeds("cargo-deny", ["--version"]) { PathBuf::from("cargo-deny") } else { own.clone() };
+    if program == own && !own.exists() {
+        eprintln!("cargo-deny is not installed; building {CARGO_DENY} into target/tools, which takes some minutes");
+        let version = ["install", "cargo-deny", "--locked", "--version", CARGO_DENY, "--root"].map(OsStr::new);
+        let mut install = command("cargo", version);
+        // Its own target directory would be thrown away; below ours an interrupted build goes on where it was.
+        let build = tools.join("build");
+        install.arg(&tools).env("CARGO_TARGET_DIR", &build);
+        checked(&mut install)?;
+        fs::remove_dir_all(&build).with_context(|| format!("{} cannot be removed", build.display()))?;
+    }
+    // The check looks at every platform's crates; on a new machine only those of its own have been downloaded so far.
+    cargo(["fetch", "--locked"])?;
+    checked(&mut command(&program, ["--offline", "check", "--hide-inclusion-graph", "bans", "licenses", "sources"]))
+}
+
+fn all_tests() -> anyhow::Result<()> {
+    test(&[])
+}
+
+fn test(filters: &[String]) -> anyhow::Result<()> {
+    let nextest = succeeds("cargo", ["nextest", "--version"]);
+    let runner: &[&str] = if nextest { &["nextest", "run"] } else { &["test"] };
+    let mut command = command("cargo", runner);
+    // Behind the dashes both take any number of filters; in front of them plain `cargo test` takes one.
+    command.args(["--workspace", "--lib", "--bins", "--tests", "--locked", "--"]).args(filters);
+    checked(&mut command)?;
+    if filters.is_empty() {
+        return cargo(["test", "--workspace", "--doc", "--locked", "--quiet"]);
+    }
+    Ok(())
+}
+
+fn tidy() -> anyhow::Result<()> {
+    cargo(["test", "--package", "quell", "--test", "it", "--quiet", "tidy"])
+}
+
+fn bench(args: &[String]) -> anyhow::Result<()> {
+    let mut command = command("cargo", ["bench", "--package", "quell", "--bench", "stop", "--"]);
+    command.args(args);
+    checked(&mut command)
+}
+
+fn cargo<const N: usize>(args: [&str; N]) -> anyhow::Result<()> {
+    checked(&mut command("cargo", args))
+}
+
+#[expect(clippy::disallowed_methods, reason = "running other programs is what this one is for")]
+fn command<S: AsRef<OsStr>>(program: impl AsRef<OsStr>, args: impl IntoIterator<Item = S>) -> Command {
+    let mut command = Command::new(program);
+    command.args(args).current_dir(root());
+    command
+}
+
+fn checked(command: &mut Command) -> anyhow::Result<()> {
+    let status = command.status().with_context(|| format!("{command:?} cannot be started"))?;
+    if status.success() { Ok(()) } else { bail!("{command:?} ended with {status}") }
+}
+
+fn succeeds<const N: usize>(program: &str, args: [&str; N]) -> bool {
+    command(program, args).output().is_ok_and(|output| output.status.success())
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."))
+}
