@@ -98,7 +98,10 @@ impl Stage {
             progress: watch::Sender::new(Progress::default()),
         });
         records.push(Arc::clone(&recorded));
-        self.arrived.send_replace(records.len());
+        let count = records.len();
+        // Told without the lock: who waits for an arrival looks at the records while it holds the count.
+        drop(records);
+        self.arrived.send_replace(count);
         recorded
     }
 
