@@ -16,6 +16,7 @@ mod openclaw;
 mod processes;
 mod race;
 mod rows_b;
+mod rows_b10;
 mod rows_e;
 mod sweep;
 mod tidy;

@@ -1,5 +1,5 @@
-//! Rows A and B of the contract at the engine: messages, queues and budgets; the abort of an agent's model call, with the six
-//! properties of row B10 by name (the visibility of the button belongs to the page).
+//! Rows A and B of the contract at the engine: messages, queues and budgets; the abort of an agent's model call, by example
+//! (row B10's properties are in `rows_b10`).
 
 use std::slice::from_ref;
 use std::time::Duration;
@@ -46,7 +46,7 @@ async fn settled(stop: &quell_engine::dispatch::Stop) {
 #[case::success(Behaviour::text("ok"))]
 #[case::failure(Behaviour::status(400))]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn b10_an_active_request_is_known_before_it_leaves_and_gone_after_it(#[case] end: Behaviour) {
+async fn b1_an_active_request_is_known_before_it_leaves_and_gone_after_it(#[case] end: Behaviour) {
     let house = House::shared().await;
     assert_eq!(house.engine.model_requests(), 0);
     let aborted = waiting(&house, "a").await;
@@ -60,22 +60,7 @@ async fn b10_an_active_request_is_known_before_it_leaves_and_gone_after_it(#[cas
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn b10_the_status_after_an_abort_is_idle_and_the_next_message_works() {
-    let house = House::shared().await;
-    let run = waiting(&house, "s").await;
-    house.status_is(ComputeStatus::WaitingLlm).await;
-    let (answer, stop) = abort_main(&house, AgentPhase::WaitingLlm);
-    assert_eq!((answer.ok, answer.aborted, answer.run_ids, answer.reason), (true, true, vec![run.clone()], None));
-    settled(&stop).await;
-    // Row B5: whoever reads right after the answer sees it.
-    assert_eq!(house.status(), ComputeStatus::Idle);
-    house.model.script(Behaviour::text("hello again"));
-    assert_eq!(house.ask("s", "hello").await.output.as_deref(), Some("hello again"));
-    house.close().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn b10_an_abort_without_a_call_succeeds_and_changes_nothing() {
+async fn b6_an_abort_without_a_call_succeeds_and_changes_nothing() {
     let house = House::shared().await;
     let mut watcher = Watcher::of(&house.engine);
     for _ in 0..3 {
@@ -95,7 +80,7 @@ async fn b10_an_abort_without_a_call_succeeds_and_changes_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn b10_the_history_is_intact_after_aborts() {
+async fn b5_the_text_of_an_aborted_call_is_shown_to_people_and_no_answer_to_the_model() {
     let house = House::shared().await;
     house.model.script(Behaviour::text("first answer"));
     house.ask("s", "first question").await;
@@ -121,7 +106,7 @@ async fn b10_the_history_is_intact_after_aborts() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn b10_an_unknown_agent_is_not_found() {
+async fn a_message_to_an_unknown_agent_is_refused() {
     let house = House::shared().await;
     assert_eq!(house.engine.agent(&agent("nobody")), None);
     let error = house.refusal(Submission { agent: Some(agent("nobody")), ..message("s", "hello") }).await;
