@@ -8,6 +8,7 @@ mod finish;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use quell_kernel::queue::Refusal;
 use quell_kernel::registry::{Accepted, Entry, Gate, Phase, StopAsk, StopScope, Stopped, Who};
@@ -41,8 +42,14 @@ struct Inner {
 struct State {
     registry: Registry,
     cells: HashMap<RunId, Arc<Cell>>,
-    shown: BTreeMap<AgentId, (ComputeStatus, Vec<RunId>)>,
+    /// What subscribers were told of each agent: its status, and the version of the list of its runs.
+    shown: BTreeMap<AgentId, (ComputeStatus, u64)>,
+    /// A task will tell the lists that have changed since.
+    telling: bool,
 }
+
+/// How long a change of an agent's runs waits for further ones before subscribers are told. A change of its status does not wait.
+const TELL_RUNS: Duration = Duration::from_millis(20);
 
 /// What a stop did, with the cells to wait for.
 #[derive(Debug, Default)]
@@ -82,7 +89,7 @@ impl Runs {
     /// Outside of a runtime.
     #[must_use]
     pub fn new(registry: Registry, workshop: Arc<Workshop>, store: Store, clock: Clock, hub: Hub) -> Self {
-        let state = Mutex::new(State { registry, cells: HashMap::new(), shown: BTreeMap::new() });
+        let state = Mutex::new(State { registry, cells: HashMap::new(), shown: BTreeMap::new(), telling: false });
         let runtime = Handle::current();
         Self(Arc::new(Inner { clock, hub, store, workshop, tasks: TaskTracker::new(), runtime, state }))
     }
@@ -191,13 +198,17 @@ impl Runs {
     /// Cells of all runs that are not over, in order of acceptance.
     #[must_use]
     pub fn active(&self) -> Vec<Arc<Cell>> {
-        self.select(|entry| !entry.state.is_ended())
+        let state = self.lock();
+        let mut entries: Vec<&Entry> = state.registry.iter().filter(|entry| !entry.state.is_ended()).collect();
+        entries.sort_by_key(|entry| entry.mark);
+        entries.into_iter().filter_map(|entry| state.cells.get(&entry.run.id).cloned()).collect()
     }
 
     /// Cells of a session's runs that are not over, in order of acceptance.
     #[must_use]
     pub fn of_session(&self, key: &SessionKey) -> Vec<Arc<Cell>> {
-        self.select(|entry| entry.run.session == *key && !entry.state.is_ended())
+        let state = self.lock();
+        state.registry.of_session(key).filter_map(|entry| state.cells.get(&entry.run.id).cloned()).collect()
     }
 
     /// What an agent's runs are doing, and which they are.
@@ -275,13 +286,6 @@ impl Runs {
     #[must_use]
     pub fn clock(&self) -> Clock {
         self.0.clock
-    }
-
-    fn select(&self, wanted: impl Fn(&Entry) -> bool) -> Vec<Arc<Cell>> {
-        let state = self.lock();
-        let mut entries: Vec<&Entry> = state.registry.iter().filter(|entry| wanted(entry)).collect();
-        entries.sort_by_key(|entry| entry.mark);
-        entries.into_iter().filter_map(|entry| state.cells.get(&entry.run.id).cloned()).collect()
     }
 
     fn carry_out(&self, state: &mut State, stopped: Stopped, requested: Moment) -> Stop {
@@ -365,14 +369,41 @@ impl Runs {
             state.shown.clear();
             return;
         }
+        let mut runs_changed = false;
         for agent in self.0.workshop.agents.keys() {
-            let now = agent_state(&state.registry, agent);
-            if state.shown.get(agent) != Some(&now) {
-                let (status, active) = now.clone();
-                state.shown.insert(agent.clone(), now);
-                self.0.hub.publish(&Notice::Agent { agent: agent.clone(), status, active });
+            let (status, changes) = (state.registry.compute_status(agent), state.registry.changes_of_agent(agent));
+            match state.shown.get(agent) {
+                Some((shown, told)) if *shown == status => runs_changed |= *told != changes,
+                Some(_) | None => self.tell(state, agent),
             }
         }
+        if runs_changed && !state.telling {
+            state.telling = true;
+            let runs = self.clone();
+            self.spawn(async move {
+                tokio::time::sleep(TELL_RUNS).await;
+                runs.tell_changed();
+            });
+        }
+    }
+
+    /// Tells of the agents whose runs are other ones than subscribers were told.
+    fn tell_changed(&self) {
+        let mut state = self.lock();
+        state.telling = false;
+        let stale = |(agent, (_, told)): (&AgentId, &(ComputeStatus, u64))| {
+            (*told != state.registry.changes_of_agent(agent)).then(|| agent.clone())
+        };
+        let agents: Vec<AgentId> = state.shown.iter().filter_map(stale).collect();
+        for agent in agents {
+            self.tell(&mut state, &agent);
+        }
+    }
+
+    fn tell(&self, state: &mut State, agent: &AgentId) {
+        let (status, active) = agent_state(&state.registry, agent);
+        state.shown.insert(agent.clone(), (status, state.registry.changes_of_agent(agent)));
+        self.0.hub.publish(&Notice::Agent { agent: agent.clone(), status, active });
     }
 
     fn now(&self) -> Moment {
@@ -392,11 +423,7 @@ fn announce_ending(cell: &Cell, entry: &Entry) {
 }
 
 fn agent_state(registry: &Registry, agent: &AgentId) -> (ComputeStatus, Vec<RunId>) {
-    let mut entries: Vec<&Entry> =
-        registry.iter().filter(|entry| entry.run.agent == *agent && !entry.state.is_ended()).collect();
-    entries.sort_by_key(|entry| entry.mark);
-    let active = entries.into_iter().map(|entry| entry.run.id.clone()).collect();
-    (registry.compute_status(agent), active)
+    (registry.compute_status(agent), registry.of_agent(agent).cloned().collect())
 }
 
 impl std::fmt::Debug for Runs {

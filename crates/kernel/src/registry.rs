@@ -3,14 +3,18 @@
 //! A plain value behind one lock of the engine. Every question that could race ("abort it if it waits for the model") is one
 //! method here, and so one locked operation there.
 
+mod ask;
 mod early;
+mod tally;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use quell_protocol::api::{ComputeStatus, OnBusy};
 use quell_protocol::{AgentId, By, Principal, RunId, SessionKey, StopReason, Surface, Verdict};
 
+pub use self::ask::{AgentPhase, Queued, StopAsk, StopScope};
 use self::early::EarlyStops;
+use self::tally::{Tallies, doing};
 use crate::queue::{self, Admission, Busy, Refusal, Waiting};
 use crate::run::{Effect, Input, Push, RunState};
 use crate::time::{Moment, StopTimes};
@@ -75,52 +79,6 @@ pub struct Entry {
     early: Option<Verdict>,
 }
 
-/// Whom a stop covers.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum StopScope {
-    /// One run with its subtree.
-    Run {
-        /// The run.
-        id: RunId,
-        /// Checked against the run when given (row A10).
-        session: Option<SessionKey>,
-    },
-    /// All runs of a session with their subtrees.
-    Session {
-        /// The session.
-        key: SessionKey,
-        /// Whether its queue is withdrawn.
-        queued: Queued,
-    },
-    /// Runs of an agent.
-    Agent {
-        /// The agent.
-        id: AgentId,
-        /// Which of them.
-        phase: AgentPhase,
-    },
-    /// All of it.
-    Everything,
-}
-
-/// What happens to the queue of a stopped session.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Queued {
-    /// Withdrawn.
-    Withdraw,
-    /// Left where it is.
-    Keep,
-}
-
-/// Which runs of an agent a stop covers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AgentPhase {
-    /// Those that wait for the model.
-    WaitingLlm,
-    /// All that are not over.
-    Any,
-}
-
 /// A transition that the engine must carry out.
 pub type Transition = (RunId, Vec<Effect>);
 
@@ -153,6 +111,7 @@ pub struct Registry {
     /// Not-ended runs of each session in order of acceptance.
     sessions: HashMap<SessionKey, VecDeque<RunId>>,
     children: HashMap<RunId, Vec<RunId>>,
+    tallies: Tallies,
     early: EarlyStops,
     marks: u64,
     gate: Gate,
@@ -284,18 +243,21 @@ impl Registry {
 
     /// Notes what a running run is doing.
     pub fn set_phase(&mut self, id: &RunId, phase: Phase) {
-        if let Some(entry) = self.runs.get_mut(id) {
-            entry.phase = phase;
-        }
+        let Some(entry) = self.runs.get_mut(id) else { return };
+        let before = doing(entry);
+        entry.phase = phase;
+        self.tallies.change(before, entry);
     }
 
     /// One input to one run. An unknown run has no effects.
     pub fn input(&mut self, id: &RunId, input: Input, now: Moment) -> Vec<Effect> {
         let Some(entry) = self.runs.get_mut(id) else { return Vec::new() };
+        let before = doing(entry);
         let state = std::mem::replace(&mut entry.state, RunState::Queued);
         let was_active = !matches!(state, RunState::Queued | RunState::Ended { .. });
         let (state, effects) = state.step(input, now, &self.times);
         entry.state = state;
+        self.tallies.change(before, entry);
         if entry.state.is_ended() {
             let key = entry.run.session.clone();
             self.leave_session(&key, id);
@@ -346,19 +308,18 @@ impl Registry {
     /// What an agent's runs are doing (row B3).
     #[must_use]
     pub fn compute_status(&self, agent: &AgentId) -> ComputeStatus {
-        let mut status = ComputeStatus::Idle;
-        for entry in self.runs.values().filter(|e| &e.run.agent == agent) {
-            let own = match (&entry.state, entry.phase) {
-                (RunState::Queued | RunState::Ended { .. }, _) => continue,
-                (RunState::Running, Phase::Waiting) => return ComputeStatus::WaitingLlm,
-                (RunState::Running, Phase::Processing) => ComputeStatus::Processing,
-                (RunState::Ending { .. }, _) => ComputeStatus::Stopping,
-            };
-            if status != ComputeStatus::Processing {
-                status = own;
-            }
-        }
-        status
+        self.tallies.status(agent)
+    }
+
+    /// An agent's runs that are not over, in order of acceptance.
+    pub fn of_agent(&self, agent: &AgentId) -> impl Iterator<Item = &RunId> {
+        self.tallies.active(agent)
+    }
+
+    /// A number that is another one whenever [`Registry::of_agent`] is another list.
+    #[must_use]
+    pub fn changes_of_agent(&self, agent: &AgentId) -> u64 {
+        self.tallies.changes(agent)
     }
 
     fn busy(&self, key: &SessionKey) -> Busy {
@@ -376,11 +337,14 @@ impl Registry {
             self.children.entry(parent.clone()).or_default().push(id.clone());
         }
         let (state, phase, mark) = (RunState::Queued, Phase::Processing, self.marks);
-        self.runs.insert(id, Entry { run, state, phase, mark, durable: false, waiting, early });
+        let entry = Entry { run, state, phase, mark, durable: false, waiting, early };
+        self.tallies.add(&entry);
+        self.runs.insert(id, entry);
     }
 
     fn remove(&mut self, id: &RunId) {
         let Some(entry) = self.runs.remove(id) else { return };
+        self.tallies.remove(&entry);
         self.leave_session(&entry.run.session, id);
         self.children.remove(id);
         if let Some(siblings) = entry.run.parent.and_then(|parent| self.children.get_mut(&parent)) {
@@ -468,24 +432,6 @@ impl Registry {
             next += 1;
         }
         found
-    }
-}
-
-/// What a stop asks for besides its scope.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StopAsk {
-    /// How hard.
-    pub push: Push,
-    /// Why.
-    pub reason: StopReason,
-    /// Through which door.
-    pub surface: Surface,
-}
-
-impl StopAsk {
-    fn verdict(&self, who: &Who) -> Verdict {
-        let by = By { principal: who.principal.clone(), surface: self.surface };
-        Verdict::Aborted { reason: self.reason.clone(), by: Some(by) }
     }
 }
 

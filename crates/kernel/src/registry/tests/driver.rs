@@ -230,6 +230,7 @@ impl World {
         }
         for agent in AGENTS.map(agent) {
             assert_eq!(self.real.compute_status(&agent), self.model.compute_status(&agent));
+            assert_eq!(self.real.of_agent(&agent).collect::<Vec<_>>(), ids(&self.model.live_of_agent(&agent)));
         }
         let mut expired = self.real.expired(self.now);
         expired.sort();

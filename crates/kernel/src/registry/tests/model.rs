@@ -66,6 +66,10 @@ impl Model {
         self.runs.iter().filter(|run| run.new.session == *key && !run.state.is_ended()).collect()
     }
 
+    pub(super) fn live_of_agent(&self, agent: &AgentId) -> Vec<&Run> {
+        self.runs.iter().filter(|run| run.new.agent == *agent && !run.state.is_ended()).collect()
+    }
+
     pub(super) fn accept(&mut self, new: NewRun, now: Moment) -> Result<Accepted, Refusal> {
         if self.get(&new.id).is_some() {
             return Ok(Accepted::Known);

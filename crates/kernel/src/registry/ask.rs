@@ -1,0 +1,70 @@
+//! What a stop asks for: whom it covers, how hard, why, through which door.
+
+use quell_protocol::{AgentId, By, RunId, SessionKey, StopReason, Surface, Verdict};
+
+use super::Who;
+use crate::run::Push;
+
+/// Whom a stop covers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StopScope {
+    /// One run with its subtree.
+    Run {
+        /// The run.
+        id: RunId,
+        /// Checked against the run when given (row A10).
+        session: Option<SessionKey>,
+    },
+    /// All runs of a session with their subtrees.
+    Session {
+        /// The session.
+        key: SessionKey,
+        /// Whether its queue is withdrawn.
+        queued: Queued,
+    },
+    /// Runs of an agent.
+    Agent {
+        /// The agent.
+        id: AgentId,
+        /// Which of them.
+        phase: AgentPhase,
+    },
+    /// All of it.
+    Everything,
+}
+
+/// What happens to the queue of a stopped session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Queued {
+    /// Withdrawn.
+    Withdraw,
+    /// Left where it is.
+    Keep,
+}
+
+/// Which runs of an agent a stop covers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AgentPhase {
+    /// Those that wait for the model.
+    WaitingLlm,
+    /// All that are not over.
+    Any,
+}
+
+/// What a stop asks for besides its scope.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StopAsk {
+    /// How hard.
+    pub push: Push,
+    /// Why.
+    pub reason: StopReason,
+    /// Through which door.
+    pub surface: Surface,
+}
+
+impl StopAsk {
+    pub(super) fn verdict(&self, who: &Who) -> Verdict {
+        let by = By { principal: who.principal.clone(), surface: self.surface };
+        Verdict::Aborted { reason: self.reason.clone(), by: Some(by) }
+    }
+}
