@@ -34,6 +34,8 @@ const HANDSHAKE: Duration = Duration::from_secs(15);
 const TICK: Duration = Duration::from_secs(30);
 /// Between pings, and the time for the pong.
 const PING: Duration = Duration::from_secs(25);
+/// Most notices that are shown in one go, between two looks at what the client says.
+const BURST: usize = 64;
 /// A close frame gets this long to leave.
 const CLOSE_GRACE: Duration = Duration::from_secs(1);
 

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use quell_engine::Engine;
 use quell_engine::dispatch::Notice;
-use quell_protocol::{EventKind, RunEvent, RunId, SessionKey, Usage, Verdict};
+use quell_protocol::{EventKind, Receipt, RunEvent, RunId, SessionKey, Usage, Verdict};
+use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -23,6 +24,21 @@ const PACE: Duration = Duration::from_millis(75);
 /// Cumulative text beyond this many characters is not repeated (research: openclaw.md 1.7).
 const CUMULATIVE: usize = 500_000;
 
+/// Quell's own event `run`: its end begins, its end with the proof.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct News<'a> {
+    state: &'static str,
+    verdict: &'a Verdict,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    receipt: Option<&'a Receipt>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    steps: Option<u32>,
+    run_id: &'a RunId,
+    session_key: &'a SessionKey,
+    seq: u64,
+}
+
 /// What one connection has been told about its runs.
 pub(super) struct Chats {
     engine: Engine,
@@ -30,6 +46,8 @@ pub(super) struct Chats {
     peer: Peer,
     subscriptions: Arc<Subscriptions>,
     runs: HashMap<RunId, Chat>,
+    /// No delta that waits is due before.
+    due: Option<Instant>,
 }
 
 /// What the connection has been told about one run.
@@ -49,7 +67,7 @@ struct Chat {
 
 impl Chats {
     pub(super) fn new(engine: Engine, outbox: Arc<Outbox>, peer: Peer, subscriptions: Arc<Subscriptions>) -> Self {
-        Self { engine, outbox, peer, subscriptions, runs: HashMap::new() }
+        Self { engine, outbox, peer, subscriptions, runs: HashMap::new(), due: None }
     }
 
     /// Tells the client what happened, if it is for it.
@@ -60,31 +78,33 @@ impl Chats {
             Notice::Cancelling { run_id, session_key, reason } => {
                 self.flush_run(run_id);
                 let payload = json!({"runId": run_id, "sessionKey": session_key, "reason": reason});
-                self.outbox.event("execution:cancel", payload, Weight::Fact);
+                self.outbox.event("execution:cancel", &payload, Weight::Fact);
             }
             Notice::Agent { agent, status, active } => {
                 let payload = json!({"agentId": agent, "computeStatus": status, "activeRuns": active});
-                self.outbox.event("agents.changed", payload, Weight::Fact);
+                self.outbox.event("agents.changed", &payload, Weight::Fact);
             }
             Notice::Session { key, reason } => {
                 if self.subscriptions.sessions() {
                     let active = self.engine.active_of(key);
                     let payload = json!({"sessionKey": key, "key": key, "reason": reason, "hasActiveRun": !active.is_empty(), "activeRunIds": active});
-                    self.outbox.event("sessions.changed", payload, Weight::Fact);
+                    self.outbox.event("sessions.changed", &payload, Weight::Fact);
                 }
             }
-            Notice::Hold { held } => self.outbox.event("hold.changed", json!({"held": held}), Weight::Fact),
-            Notice::Shutdown { .. } => {}
+            Notice::Hold { held } => self.outbox.event("hold.changed", &json!({"held": held}), Weight::Fact),
+            Notice::Shutdown { reason } => {
+                self.flush();
+                self.outbox.event("shutdown", &json!({"reason": reason}), Weight::Fact);
+            }
         }
     }
 
-    /// Waits until a paced delta is due; for ever when none waits.
+    /// Waits until a paced delta may be due; for ever when none waits.
     ///
     /// # Cancel safety
     /// Safe: it only waits.
     pub(super) async fn due(&self) {
-        let waiting = self.runs.values().filter(|chat| !chat.pending.is_empty());
-        match waiting.map(|chat| chat.sent.map_or_else(Instant::now, |sent| sent + PACE)).min() {
+        match self.due {
             Some(due) => tokio::time::sleep_until(due).await,
             None => std::future::pending().await,
         }
@@ -94,14 +114,15 @@ impl Chats {
     pub(super) fn flush_due(&mut self) {
         let now = Instant::now();
         for (id, chat) in &mut self.runs {
-            if chat.sent.is_none_or(|sent| sent + PACE <= now) {
+            if chat.due().is_some_and(|due| due <= now) {
                 chat.flush(id, &self.outbox);
             }
         }
+        self.due = self.runs.values().filter_map(Chat::due).min();
     }
 
     /// Sends all that waits.
-    pub(super) fn flush(&mut self) {
+    fn flush(&mut self) {
         for (id, chat) in &mut self.runs {
             chat.flush(id, &self.outbox);
         }
@@ -124,24 +145,24 @@ impl Chats {
         }
         self.chat_event(event);
         self.agent_event(event);
+        let news = |state, verdict| News {
+            state,
+            verdict,
+            receipt: None,
+            steps: None,
+            run_id: &event.run_id,
+            session_key: &event.session_key,
+            seq: event.seq,
+        };
         match &event.kind {
-            EventKind::Ending { verdict } => self.own_event(event, json!({"state": "ending", "verdict": verdict})),
+            EventKind::Ending { verdict } => self.outbox.event("run", &news("ending", verdict), Weight::Fact),
             EventKind::Ended { verdict, receipt, steps, .. } => {
-                self.own_event(
-                    event,
-                    json!({"state": "ended", "verdict": verdict, "receipt": receipt, "steps": steps}),
-                );
+                let ended = News { receipt: Some(receipt), steps: Some(*steps), ..news("ended", verdict) };
+                self.outbox.event("run", &ended, Weight::Fact);
                 self.runs.remove(&event.run_id);
             }
             _ => {}
         }
-    }
-
-    fn own_event(&self, event: &RunEvent, mut payload: Value) {
-        payload["runId"] = json!(event.run_id);
-        payload["sessionKey"] = json!(event.session_key);
-        payload["seq"] = json!(event.seq);
-        self.outbox.event("run", payload, Weight::Fact);
     }
 
     fn chat_event(&mut self, event: &RunEvent) {
@@ -188,6 +209,7 @@ impl Chats {
             }
             _ => {}
         }
+        self.due = [self.due, chat.due()].into_iter().flatten().min();
     }
 
     fn agent_event(&self, event: &RunEvent) {
@@ -203,7 +225,7 @@ impl Chats {
             "ts": shapes::now_ms(self.engine.clock()),
             "data": data,
         });
-        self.outbox.event("agent", payload, weight);
+        self.outbox.event("agent", &payload, weight);
     }
 }
 
@@ -219,6 +241,11 @@ impl Chat {
             replace: false,
             sent: None,
         }
+    }
+
+    /// When the text that waits may go out.
+    fn due(&self) -> Option<Instant> {
+        (!self.pending.is_empty()).then(|| self.sent.map_or_else(Instant::now, |sent| sent + PACE))
     }
 
     /// Deltas were dropped: the text comes from the run itself.
@@ -257,7 +284,7 @@ impl Chat {
             payload["replace"] = json!(true);
         }
         self.sent = Some(Instant::now());
-        outbox.event("chat", payload, Weight::Droppable);
+        outbox.event("chat", &payload, Weight::Droppable);
     }
 
     fn aborted(&mut self, run: &RunId, verdict: &Verdict, outbox: &Outbox) {
@@ -268,7 +295,7 @@ impl Chat {
         if !self.text.is_empty() {
             payload["message"] = shapes::assistant(&self.text);
         }
-        outbox.event("chat", payload, Weight::Fact);
+        outbox.event("chat", &payload, Weight::Fact);
     }
 
     fn completed(&mut self, run: &RunId, text: Option<&str>, usage: &Usage, outbox: &Outbox) {
@@ -276,14 +303,14 @@ impl Chat {
         payload["message"] = shapes::assistant(text.unwrap_or(&self.text));
         payload["usage"] = json!(usage);
         payload["stopReason"] = json!("stop");
-        outbox.event("chat", payload, Weight::Fact);
+        outbox.event("chat", &payload, Weight::Fact);
     }
 
     fn failed(&mut self, run: &RunId, code: &str, message: &str, outbox: &Outbox) {
         let mut payload = self.payload(run, "error");
         payload["errorMessage"] = json!(message);
         payload["errorKind"] = json!(shapes::error_kind(code));
-        outbox.event("chat", payload, Weight::Fact);
+        outbox.event("chat", &payload, Weight::Fact);
     }
 
     fn payload(&mut self, run: &RunId, state: &str) -> Value {

@@ -19,7 +19,7 @@ use super::handshake::{self, Peer};
 use super::methods::{Call, Subscriptions};
 use super::outbox::{Outbox, Outgoing, Weight};
 use super::transport::{Budget, Socket};
-use super::{CLOSE_GRACE, HANDSHAKE, MAX_BEFORE_AUTH, PING, TICK, close};
+use super::{BURST, CLOSE_GRACE, HANDSHAKE, MAX_BEFORE_AUTH, PING, TICK, close};
 use crate::door::{Door, StreamPlace};
 
 /// Serves one socket to its end.
@@ -68,7 +68,11 @@ async fn write(sink: &mut SplitSink<Socket, Message>, outbox: &Outbox) {
         let last = matches!(next, Outgoing::Close(..));
         let sent = async {
             match next {
-                Outgoing::Text(text) => sink.send(Message::text(text)).await,
+                Outgoing::Text(text) => {
+                    sink.feed(Message::text(text)).await?;
+                    // What follows at once goes into the same write.
+                    if outbox.is_empty() { sink.flush().await } else { Ok(()) }
+                }
                 Outgoing::Ping => sink.send(Message::Ping(bytes::Bytes::new())).await,
                 Outgoing::Close(code, why) => {
                     let frame = CloseFrame { code: CloseCode::from(code), reason: why.into() };
@@ -99,7 +103,7 @@ async fn shake_hands(stream: &mut SplitStream<Socket>, outbox: &Outbox, door: &D
     let connection = Uuid::now_v7().to_string();
     let clock = door.engine().clock();
     let challenge = json!({"nonce": Uuid::now_v7().simple().to_string(), "ts": super::shapes::now_ms(clock)});
-    outbox.unnumbered("connect.challenge", challenge);
+    outbox.unnumbered("connect.challenge", &challenge);
     let text = tokio::select! {
         first = timeout(HANDSHAKE, first_text(stream)) => match first {
             Ok(Ok(text)) => text,
@@ -199,11 +203,10 @@ async fn talk(stream: &mut SplitStream<Socket>, outbox: &Arc<Outbox>, door: &Doo
                 }
             }
             notice = next_notice(&mut notices, peer) => match notice {
-                Some(Notice::Shutdown { reason }) => {
-                    chats.flush();
-                    outbox.event("shutdown", json!({"reason": reason}), Weight::Fact);
+                Some(notice) => {
+                    chats.show(&notice);
+                    show_some(&mut notices, &mut chats, peer);
                 }
-                Some(notice) => chats.show(&notice),
                 None => {
                     outbox.close(close::POLICY, "slow consumer");
                     return;
@@ -211,7 +214,7 @@ async fn talk(stream: &mut SplitStream<Socket>, outbox: &Arc<Outbox>, door: &Doo
             },
             () = chats.due() => chats.flush_due(),
             Some(()) = calls.next() => {}
-            _ = tick.tick() => outbox.event("tick", json!({"ts": super::shapes::now_ms(door.engine().clock())}), Weight::Fact),
+            _ = tick.tick() => outbox.event("tick", &json!({"ts": super::shapes::now_ms(door.engine().clock())}), Weight::Fact),
             _ = ping.tick() => {
                 if heard.elapsed() > PING * 2 {
                     return;
@@ -220,11 +223,7 @@ async fn talk(stream: &mut SplitStream<Socket>, outbox: &Arc<Outbox>, door: &Doo
             }
             () = door.engine().closing() => {
                 // What the engine said last is handed out before the end.
-                while let Ok(Some(notice)) = notices.take() {
-                    if peer.may_see(&notice) {
-                        chats.show(&notice);
-                    }
-                }
+                while show_some(&mut notices, &mut chats, peer) {}
                 outbox.close(close::RESTART, "service restart");
                 return;
             }
@@ -241,6 +240,19 @@ async fn next_notice(notices: &mut Subscription, peer: &Peer) -> Option<Notice> 
             Err(_overrun) => return None,
         }
     }
+}
+
+/// Shows what waits, but not so much that a client that speaks would have to wait. True when there may be more.
+fn show_some(notices: &mut Subscription, chats: &mut Chats, peer: &Peer) -> bool {
+    for _ in 0..BURST {
+        match notices.take() {
+            Ok(Some(notice)) if peer.may_see(&notice) => chats.show(&notice),
+            Ok(Some(_)) => {}
+            // An overrun is for whoever waits for the next notice.
+            Ok(None) | Err(_) => return false,
+        }
+    }
+    true
 }
 
 fn close_code(error: &tungstenite::Error) -> Option<(u16, &'static str)> {

@@ -1,7 +1,7 @@
 //! Frames and errors of the gateway protocol.
 
 use quell_protocol::RunId;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 /// A request frame. Unknown envelope fields are refused, as the protocol's schema says.
@@ -115,10 +115,17 @@ pub(super) fn answer(id: &str, result: &Result<Value, Refusal>) -> String {
 }
 
 /// The text of an event. Without a number it is a targeted one.
-pub(super) fn event(name: &str, payload: Value, seq: Option<u64>) -> String {
-    let mut event = json!({"type": "event", "event": name, "payload": payload});
-    if let Some(seq) = seq {
-        event["seq"] = json!(seq);
-    }
-    event.to_string()
+pub(super) fn event(name: &str, payload: &impl Serialize, seq: Option<u64>) -> String {
+    // Plain data with text for keys: it cannot fail.
+    serde_json::to_string(&Event { kind: "event", event: name, payload, seq }).unwrap_or_default()
+}
+
+#[derive(Serialize)]
+struct Event<'a, P> {
+    #[serde(rename = "type")]
+    kind: &'static str,
+    event: &'a str,
+    payload: &'a P,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    seq: Option<u64>,
 }

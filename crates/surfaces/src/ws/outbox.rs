@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use serde::Serialize;
 use serde_json::Value;
 use tokio::sync::{Notify, watch};
 
@@ -52,7 +53,7 @@ impl Outbox {
     }
 
     /// Queues an event with the connection's next number. A dropped one uses its number up, so that the client sees the hole.
-    pub(super) fn event(&self, name: &str, payload: Value, weight: Weight) {
+    pub(super) fn event(&self, name: &str, payload: &impl Serialize, weight: Weight) {
         let mut queue = self.queue();
         queue.seq += 1;
         let seq = queue.seq;
@@ -61,7 +62,7 @@ impl Outbox {
     }
 
     /// Queues an event without a number, before the connection is set up.
-    pub(super) fn unnumbered(&self, name: &str, payload: Value) {
+    pub(super) fn unnumbered(&self, name: &str, payload: &impl Serialize) {
         self.push(frame::event(name, payload, None), Weight::Fact);
     }
 
@@ -90,6 +91,11 @@ impl Outbox {
     pub(super) async fn closing(&self) {
         // The sender lives in self, so waiting cannot fail.
         let _ = self.closing.subscribe().wait_for(|closing| *closing).await;
+    }
+
+    /// True when nothing waits.
+    pub(super) fn is_empty(&self) -> bool {
+        self.queue().waiting.is_empty()
     }
 
     /// The next thing to write.
@@ -150,15 +156,15 @@ mod tests {
     /// Fills an outbox with facts until a few bytes are left.
     fn nearly_full() -> Outbox {
         let outbox = Outbox::default();
-        outbox.event("run", json!("x".repeat(MAX_BUFFERED - 1000)), Weight::Fact);
+        outbox.event("run", &json!("x".repeat(MAX_BUFFERED - 1000)), Weight::Fact);
         outbox
     }
 
     #[tokio::test]
     async fn live_text_is_dropped_with_its_number_and_a_fact_that_fits_is_kept() {
         let outbox = nearly_full();
-        outbox.event("chat", json!("y".repeat(2000)), Weight::Droppable);
-        outbox.event("run", json!("ended"), Weight::Fact);
+        outbox.event("chat", &json!("y".repeat(2000)), Weight::Droppable);
+        outbox.event("run", &json!("ended"), Weight::Fact);
         let _filler = outbox.next().await;
         let Outgoing::Text(fact) = outbox.next().await else { panic!("the fact is gone") };
         assert!(fact.contains("ended") && fact.contains("\"seq\":3"), "{fact}");
@@ -168,10 +174,10 @@ mod tests {
     #[tokio::test]
     async fn a_fact_that_does_not_fit_ends_the_connection_as_a_slow_consumer() {
         let outbox = nearly_full();
-        outbox.event("run", json!("y".repeat(2000)), Weight::Fact);
+        outbox.event("run", &json!("y".repeat(2000)), Weight::Fact);
         outbox.closing().await;
         assert_eq!(outbox.next().await, Outgoing::Close(close::POLICY, "slow consumer"));
-        outbox.event("run", json!("late"), Weight::Fact);
+        outbox.event("run", &json!("late"), Weight::Fact);
         outbox.close(close::NORMAL, "");
         assert_eq!(outbox.take(), None, "nothing follows the end");
     }
@@ -179,7 +185,7 @@ mod tests {
     #[tokio::test]
     async fn what_waits_is_written_before_an_ordinary_end() {
         let outbox = Outbox::default();
-        outbox.event("run", json!("ended"), Weight::Fact);
+        outbox.event("run", &json!("ended"), Weight::Fact);
         outbox.close(close::RESTART, "service restart");
         assert!(matches!(outbox.next().await, Outgoing::Text(_)));
         assert_eq!(outbox.next().await, Outgoing::Close(close::RESTART, "service restart"));

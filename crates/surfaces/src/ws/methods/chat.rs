@@ -77,7 +77,7 @@ pub(super) fn send(call: &Call<'_>, value: Value) -> impl Future<Output = Answer
                 if answer.message_id.is_some() {
                     // The active run has it: nothing more will be said under this id.
                     let payload = json!({"runId": key, "sessionKey": answer.session_key, "seq": 1, "state": "final"});
-                    outbox.event("chat", payload, Weight::Fact);
+                    outbox.event("chat", &payload, Weight::Fact);
                 }
                 Ok(sent(&answer, "started"))
             }
