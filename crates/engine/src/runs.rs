@@ -417,7 +417,7 @@ impl Runs {
 
 fn announce_ending(cell: &Cell, entry: &Entry) {
     if let Some(verdict) = entry.state.verdict() {
-        tracing::info!(run = %cell.run.id, session = %cell.run.session, verdict = verdict.word(), "run is ending");
+        tracing::debug!(run = %cell.run.id, session = %cell.run.session, verdict = verdict.word(), "run is ending");
         cell.announce_ending(verdict);
     }
 }

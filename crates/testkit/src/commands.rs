@@ -132,7 +132,7 @@ pub fn obedient(mark: &Marker) -> String {
     mark.command(LINGER)
 }
 
-/// Ignores TERM, INT and HUP, and so do its children.
+/// Ignores TERM, INT and HUP, and so do its children; prints `deaf` once it does.
 #[must_use]
 pub fn ignores_signals(mark: &Marker) -> String {
     format!("exec {}", deaf(mark))
@@ -148,7 +148,7 @@ pub fn setsid_child(mark: &Marker) -> String {
     mark.command(&format!("setsid {} & {LINGER}", mark.shell(LINGER)))
 }
 
-/// As [`setsid_child`], and the child ignores TERM, INT and HUP.
+/// As [`setsid_child`], and the child ignores TERM, INT and HUP; it prints `deaf` once it does.
 #[must_use]
 pub fn deaf_setsid_child(mark: &Marker) -> String {
     mark.command(&format!("setsid {} & {LINGER}", deaf(mark)))
@@ -160,11 +160,14 @@ pub fn double_fork(mark: &Marker) -> String {
     mark.command(&format!("(setsid {} & ) ; {LINGER}", mark.shell(LINGER)))
 }
 
-/// On TERM it starts a successor in a session of its own, then ends.
+/// On TERM it starts a successor in a session of its own, then ends; prints `armed` once it would.
 #[must_use]
 pub fn respawns_on_term(mark: &Marker) -> String {
     let successor = mark.shell(LINGER);
-    mark.command(&format!("again() {{ setsid {successor} & exit 0; }}; trap again TERM; {}", interruptible_linger()))
+    mark.command(&format!(
+        "again() {{ setsid {successor} & exit 0; }}; trap again TERM; echo armed; {}",
+        interruptible_linger()
+    ))
 }
 
 /// `wait` returns at a signal where a foreground `sleep` would delay the trap.

@@ -9,7 +9,7 @@ use quell_engine::scope::{Probe, Scope};
 use quell_kernel::StopTimes;
 use quell_protocol::ToolOutputStream;
 use quell_testkit::commands::{self, Marker};
-use quell_testkit::daemon::Daemon;
+use quell_testkit::daemon::{Api, Daemon};
 use quell_testkit::model::{Behaviour, ScriptedModel};
 use serde_json::json;
 
@@ -59,16 +59,17 @@ async fn warden_cost(report: &mut Report, samples: usize) {
 /// Stops of three kinds of commands, each through a real run.
 async fn stops(report: &mut Report, samples: usize) {
     type Make = fn(&Marker) -> String;
-    let kinds: [(&str, Make, bool, f64); 4] = [
-        ("obedient command", commands::obedient, false, 50.0),
-        ("setsid child", commands::setsid_child, false, 50.0),
-        ("command that ignores TERM, gentle", commands::ignores_signals, false, 700.0),
-        ("command that ignores TERM, forced", commands::ignores_signals, true, 50.0),
+    // The name, the command, whether it says when it is deaf, whether the stop is forced, the limit in milliseconds.
+    let kinds: [(&str, Make, bool, bool, f64); 4] = [
+        ("obedient command", commands::obedient, false, false, 50.0),
+        ("setsid child", commands::setsid_child, false, false, 50.0),
+        ("command that ignores TERM, gentle", commands::ignores_signals, true, false, 700.0),
+        ("command that ignores TERM, forced", commands::ignores_signals, true, true, 50.0),
     ];
-    for (name, make, force, target) in kinds {
+    for (name, make, deaf, force, target) in kinds {
         let mut times = Times::default();
         for _ in 0..samples.min(if target > 100.0 { 10 } else { 40 }) {
-            times.add(one_stop(make, force).await);
+            times.add(one_stop(make, deaf, force).await);
         }
         let note = format!("p99 {:.1}, n {}", times.p99(), times.len());
         report.target(
@@ -80,7 +81,7 @@ async fn stops(report: &mut Report, samples: usize) {
     }
 }
 
-async fn one_stop(make: fn(&Marker) -> String, force: bool) -> Duration {
+async fn one_stop(make: fn(&Marker) -> String, deaf: bool, force: bool) -> Duration {
     let mark = Marker::new();
     let model = ScriptedModel::start().await;
     model.script(Behaviour::tool_call("call-1", "shell", &json!({"command": make(&mark)})));
@@ -88,6 +89,10 @@ async fn one_stop(make: fn(&Marker) -> String, force: bool) -> Duration {
     let mut gateway = Gateway::connect(&daemon).await;
     gateway.begin("run").await;
     mark.at_least(2).await;
+    if deaf {
+        let api = Api::new(daemon.url(), daemon.token());
+        api.events("run", 0).await.until("tool.output").await;
+    }
     let begun = Instant::now();
     gateway.send("runs.stop", json!({"runId": "run", "force": force})).await;
     let looked = mark.gone(Duration::from_secs(10)).await;

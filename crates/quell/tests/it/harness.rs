@@ -157,6 +157,19 @@ impl House {
         panic!("run {run} ended without text");
     }
 
+    /// Waits until a command of the run has printed this.
+    pub(crate) async fn printed(&self, run: &RunId, text: &str) {
+        let Some(cell) = self.engine.live(run) else { panic!("run {run} is over") };
+        // The follower begins at the beginning, so nothing is missed.
+        let mut follower = cell.follow(0);
+        while let Some(event) = follower.next().await {
+            if matches!(&event.kind, EventKind::ToolOutput { text: printed, .. } if printed.contains(text)) {
+                return;
+            }
+        }
+        panic!("run {run} ended and its command had not said {text:?}");
+    }
+
     /// What the agent `main` is doing.
     pub(crate) fn status(&self) -> ComputeStatus {
         self.engine.agent(&agent("main")).unwrap().compute_status

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use quell_engine::cell::Progress;
 use quell_engine::scope::Point;
-use quell_protocol::{EventKind, ResourceKind};
+use quell_protocol::ResourceKind;
 use quell_testkit::{Behaviour, commands, leaks, model};
 use serde_json::json;
 use tokio::io::AsyncReadExt;
@@ -288,15 +288,7 @@ async fn holds(scene: &Scene<'_>, kind: ResourceKind) {
 async fn the_shell_has_printed(scene: &Scene<'_>) {
     let house = &scene.site.house;
     scene.mark.at_least(2).await;
-    // The follower begins at the beginning, so nothing is missed.
-    let Some(cell) = house.engine.live(&scene.run) else { panic!("run {} is over", scene.run) };
-    let mut follower = cell.follow(0);
-    while let Some(event) = follower.next().await {
-        if matches!(&event.kind, EventKind::ToolOutput { text, .. } if text.contains("printed before the stop")) {
-            return;
-        }
-    }
-    panic!("run {} ended without a word of its command", scene.run);
+    house.printed(&scene.run, "printed before the stop").await;
 }
 
 async fn fetch_arrived(scene: &Scene<'_>) {
