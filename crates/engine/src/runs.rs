@@ -22,7 +22,7 @@ use crate::agent::Workshop;
 use crate::cell::{Acceptance, Cell, Hub, Notice};
 use crate::clock::Clock;
 use crate::store::Store;
-pub use finish::{deadline, stored_view};
+pub use finish::{Place, deadline, stored_view};
 
 /// The runs of one engine. Clones are the same.
 #[derive(Clone)]

@@ -8,6 +8,7 @@ mod ledger;
 mod point;
 
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -133,13 +134,17 @@ impl Scope {
         let held = self.hold(ResourceKind::Task, label).on_stop(move |_| raise.store(true, Ordering::Relaxed));
         #[expect(clippy::disallowed_methods, reason = "this is the one place where blocking work is born, tracked")]
         let handle = self.0.tasks.spawn_blocking(move || {
-            let output = work(&stop);
-            held.release(if stop.load(Ordering::Relaxed) { "cancelled" } else { "finished" });
-            output
+            let output = catch_unwind(AssertUnwindSafe(|| work(&stop)));
+            held.release(match &output {
+                Err(_) => "failed",
+                Ok(_) if stop.load(Ordering::Relaxed) => "cancelled",
+                Ok(_) => "finished",
+            });
+            output.unwrap_or_else(|panic| resume_unwind(panic))
         });
         match self.race(point, handle).await? {
             Ok(output) => Ok(output),
-            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+            Err(error) if error.is_panic() => resume_unwind(error.into_panic()),
             Err(_) => Err(Cancelled),
         }
     }
@@ -187,5 +192,21 @@ struct Raise(Arc<AtomicBool>);
 impl Drop for Raise {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn blocking_work_that_panicked_is_failed_in_the_ledger_and_panics_its_caller() {
+        let scope = Scope::new(Clock::start(), Probe::default());
+        let work = scope.blocking(Point::Blocking, "broken", |_| panic!("as the test wants"));
+        let caught = futures_util::FutureExt::catch_unwind(AssertUnwindSafe(work)).await;
+        assert!(caught.is_err_and(|panic| *panic.downcast_ref::<&str>().unwrap() == "as the test wants"));
+        scope.close().await;
+        let rows = scope.ledger().rows();
+        assert_eq!(rows.iter().map(|row| row.how).collect::<Vec<_>>(), ["failed"]);
     }
 }

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use quell_kernel::Moment;
 use quell_kernel::turn::Turn;
-use quell_protocol::SessionKey;
-use tokio::sync::Semaphore;
+use quell_protocol::{ResourceKind, SessionKey};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::cell::{Cell, Notice, Progress};
-use crate::runs::Runs;
+use crate::runs::{Place, Runs};
 use crate::store::StoreError;
 
 /// The sessions that are in memory. Clones are the same.
@@ -135,16 +135,16 @@ async fn act(sessions: Sessions, key: SessionKey) {
         // A queued run that is stopped while it waits here for a permit is over at once; then nothing may be due any more.
         let Ok(permit) = Arc::clone(&sessions.0.permits).acquire_owned().await else { return };
         match runs.start_due(&key) {
-            Some(cell) => run_one(&sessions, &key, cell).await,
+            Some(cell) => run_one(&sessions, &key, cell, permit).await,
             None if sessions.may_sleep(&key) => return,
             None => {}
         }
-        drop(permit);
     }
 }
 
-async fn run_one(sessions: &Sessions, key: &SessionKey, cell: Arc<Cell>) {
+async fn run_one(sessions: &Sessions, key: &SessionKey, cell: Arc<Cell>, permit: OwnedSemaphorePermit) {
     let runs = sessions.0.runs.clone();
+    let place = Place { held: cell.scope.hold(ResourceKind::Permit, "in-flight run"), permit };
     let Some(agent) = runs.workshop().agents.get(&cell.run.agent).cloned() else {
         unreachable!("dispatch lets in only runs of agents that exist")
     };
@@ -152,7 +152,7 @@ async fn run_one(sessions: &Sessions, key: &SessionKey, cell: Arc<Cell>) {
         let (cell, sessions, key) = (Arc::clone(&cell), sessions.clone(), key.clone());
         async move {
             let runs = sessions.0.runs.clone();
-            runs.see_through(&cell, &agent, sessions.history(key)).await;
+            runs.see_through(&cell, &agent, place, sessions.history(key)).await;
         }
     };
     runs.spawn(work);

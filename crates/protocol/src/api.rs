@@ -37,7 +37,7 @@ pub struct SendRequest {
     /// Policy while a run is active.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_busy: Option<OnBusy>,
-    /// Time for the whole run in milliseconds, from its acceptance.
+    /// Time for the whole run in milliseconds, from its acceptance; without it, or with 0, the configured one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
     /// Turns stop text off: the words are sent to the model.

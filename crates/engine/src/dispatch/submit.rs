@@ -39,7 +39,7 @@ pub struct Submission {
     pub idempotency_key: Option<RunId>,
     /// Policy while the session is busy.
     pub on_busy: OnBusy,
-    /// Time for the whole run, from now; else the configured one.
+    /// Time for the whole run, from now; without one, or with none at all, the configured one.
     pub timeout: Option<Duration>,
     /// Whether stop text counts.
     pub stop_text: StopText,
@@ -178,7 +178,8 @@ impl Engine {
     }
 
     fn time_of(&self, submission: &Submission) -> Duration {
-        submission.timeout.unwrap_or(Duration::from_secs(self.inner().config.limits.run_timeout_s))
+        let configured = Duration::from_secs(self.inner().config.limits.run_timeout_s);
+        submission.timeout.filter(|time| !time.is_zero()).unwrap_or(configured)
     }
 
     /// Makes the acceptance durable in a task of the engine, so that a caller who leaves tears nothing.

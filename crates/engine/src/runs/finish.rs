@@ -10,12 +10,29 @@ use quell_kernel::run::Outcome;
 use quell_kernel::turn::Turn;
 use quell_kernel::{Input, Moment, Push};
 use quell_protocol::{RunId, StopReason};
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::Runs;
 use crate::agent::{Agent, Job, Reins};
 use crate::cell::{Acceptance, Cell, Progress};
-use crate::scope::{Cancelled, Point};
+use crate::scope::{Cancelled, Held, Point};
 use crate::store::StoreError;
+
+/// A run's place among those that work at the same time.
+#[derive(Debug)]
+pub struct Place {
+    /// Its line in the ledger.
+    pub held: Held,
+    /// The place itself.
+    pub permit: OwnedSemaphorePermit,
+}
+
+impl Place {
+    fn give_back(self) {
+        drop(self.permit);
+        self.held.release("finished");
+    }
+}
 
 impl Runs {
     /// Sees one started run through: works, releases, records. Returns when all three are done, however long that takes; the
@@ -23,12 +40,13 @@ impl Runs {
     ///
     /// # Cancel safety
     /// Not to be dropped: it is the finaliser, spawned on the engine's tracker.
-    pub async fn see_through<H>(&self, cell: &Arc<Cell>, agent: &Agent, history: H)
+    pub async fn see_through<H>(&self, cell: &Arc<Cell>, agent: &Agent, place: Place, history: H)
     where
         H: Future<Output = Result<Vec<Arc<Turn>>, StoreError>>,
     {
         let release = async {
             let outcome = self.work(cell, agent, history).await;
+            place.give_back();
             // What the cancel dropped is closed by tasks of its own; their turn comes before the book-keeping, so that of a
             // thousand runs stopped at once the last socket does not wait for 999 receipts.
             tokio::task::yield_now().await;

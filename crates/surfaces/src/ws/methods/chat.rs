@@ -69,7 +69,7 @@ pub(super) fn send(call: &Call<'_>, value: Value) -> impl Future<Output = Answer
             agent: send.agent_id,
             idempotency_key: Some(send.idempotency_key),
             on_busy: on_busy(send.queue_mode.as_deref())?,
-            timeout: send.timeout_ms.filter(|ms| *ms > 0).map(Duration::from_millis),
+            timeout: send.timeout_ms.map(Duration::from_millis),
             stop_text: if send.suppress_command_interpretation { StopText::Literal } else { StopText::Recognise },
         };
         match door.engine().submit(&peer.caller, submission).await? {
