@@ -99,6 +99,11 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<ExitCode> {
 
 /// Prints an error for a person: what happened and why; exit code 1.
 pub(crate) fn print_error(error: &anyhow::Error) -> ExitCode {
+    // Whoever read what was printed has had enough (`| head`): no complaint.
+    let pipe = |error: &std::io::Error| error.kind() == std::io::ErrorKind::BrokenPipe;
+    if error.chain().filter_map(|cause| cause.downcast_ref()).any(pipe) {
+        return ExitCode::FAILURE;
+    }
     // Standard error may be closed; then there is nobody to tell.
     let _ = writeln!(std::io::stderr(), "quell: {error:#}");
     ExitCode::FAILURE
