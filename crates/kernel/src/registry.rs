@@ -28,6 +28,12 @@ pub struct Who {
     pub admin: bool,
 }
 
+impl Who {
+    fn may_stop(&self, entry: &Entry) -> bool {
+        self.admin || entry.run.principal == self.principal
+    }
+}
+
 /// A run as it is asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewRun {
@@ -39,6 +45,8 @@ pub struct NewRun {
     pub agent: AgentId,
     /// Who asked.
     pub principal: Principal,
+    /// True when who asked may stop any run: an interrupting one aborts only what its sender may stop.
+    pub admin: bool,
     /// Through which door.
     pub surface: Surface,
     /// The run that started it.
@@ -189,7 +197,7 @@ impl Registry {
     }
 
     /// The acceptance of a run is durable: it may start, or it ends because a stop of its id came first; an interrupting one
-    /// aborts what was accepted before it in its session.
+    /// aborts what was accepted before it in its session, as far as its sender may stop it; it waits for the rest.
     pub fn durable(&mut self, id: &RunId, now: Moment) -> Stopped {
         let Some(entry) = self.runs.get_mut(id) else { return Stopped::default() };
         entry.durable = true;
@@ -201,7 +209,9 @@ impl Registry {
         }
         let (key, mark) = (entry.run.session.clone(), entry.mark);
         let by = By { principal: entry.run.principal.clone(), surface: entry.run.surface };
-        let older: Vec<RunId> = self.of_session(&key).filter(|e| e.mark < mark).map(|e| e.run.id.clone()).collect();
+        let who = Who { principal: entry.run.principal.clone(), admin: entry.run.admin };
+        let older = self.of_session(&key).filter(|e| e.mark < mark && who.may_stop(e));
+        let older: Vec<RunId> = older.map(|e| e.run.id.clone()).collect();
         let verdict = Verdict::Aborted { reason: StopReason::Superseded, by: Some(by) };
         self.abort_all(older, Push::Gentle, &verdict, now)
     }
@@ -370,7 +380,7 @@ impl Registry {
     }
 
     fn roots(&self, scope: &StopScope, who: &Who) -> Vec<RunId> {
-        let may = |e: &&Entry| who.admin || e.run.principal == who.principal;
+        let may = |e: &&Entry| who.may_stop(e);
         let ids = |entries: Vec<&Entry>| entries.into_iter().map(|e| e.run.id.clone()).collect();
         match scope {
             StopScope::Run { id, session } => {

@@ -166,6 +166,7 @@ impl Engine {
             session: submission.session.clone(),
             agent,
             principal: caller.principal.clone(),
+            admin: caller.who().admin,
             surface: caller.surface,
             parent: None,
             text: submission.text.clone(),

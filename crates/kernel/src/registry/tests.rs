@@ -56,6 +56,7 @@ fn new_run(id: &str, key: &str, on_busy: OnBusy) -> NewRun {
         session: session(key),
         agent: agent("main"),
         principal: principal("ann"),
+        admin: false,
         surface: Surface::Http,
         parent: None,
         text: format!("text of {id}"),

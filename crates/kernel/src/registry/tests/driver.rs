@@ -58,13 +58,14 @@ fn new_run() -> impl Strategy<Value = NewRun> {
     ];
     let names = (prop::sample::select(AGENTS.as_slice()), prop::sample::select(PEOPLE.as_slice()));
     let parent = prop::option::weighted(0.4, id());
-    (id(), key(), names, parent, on_busy, 0_u64..200).prop_map(
-        |(id, session, (agent_id, name), parent, on_busy, ends)| NewRun {
+    (id(), key(), names, prop::bool::ANY, parent, on_busy, 0_u64..200).prop_map(
+        |(id, session, (agent_id, name), admin, parent, on_busy, ends)| NewRun {
             text: format!("text of {id}"),
             id,
             session,
             agent: agent(agent_id),
             principal: principal(name),
+            admin,
             surface: Surface::Http,
             parent,
             on_busy,

@@ -116,13 +116,15 @@ impl Model {
         let (mark, early) = (run.mark, run.stopped_early.take());
         let (key, over, policy) = (run.new.session.clone(), run.state.is_ended(), run.new.on_busy);
         let by = By { principal: run.new.principal.clone(), surface: run.new.surface };
+        let (owner, admin) = (run.new.principal.clone(), run.new.admin);
         if let Some(verdict) = early {
             return self.abort(&[mark], Push::Gentle, &verdict, now);
         }
         if policy != OnBusy::Interrupt || over {
             return Stopped::default();
         }
-        let older: Vec<u64> = self.live(&key).into_iter().map(|run| run.mark).filter(|older| *older < mark).collect();
+        let may = |older: &&Run| older.mark < mark && (admin || older.new.principal == owner);
+        let older: Vec<u64> = self.live(&key).into_iter().filter(may).map(|run| run.mark).collect();
         let verdict = Verdict::Aborted { reason: StopReason::Superseded, by: Some(by) };
         self.abort(&older, Push::Gentle, &verdict, now)
     }

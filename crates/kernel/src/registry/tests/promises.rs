@@ -4,7 +4,7 @@ use quell_protocol::api::OnBusy;
 use quell_protocol::{By, RunId, StopReason, Surface, Verdict};
 use rstest::rstest;
 
-use super::{admin, ask, at, begin, finish, let_in, new_run, registry, run_id, session, start, who};
+use super::{admin, ask, at, begin, finish, let_in, new_run, principal, registry, run_id, session, start, who};
 use crate::queue::{Admission, Refusal};
 use crate::registry::early::EARLY_STOPS;
 use crate::registry::{Accepted, Gate, NewRun, Queued, Registry, StopScope, Stopped};
@@ -232,6 +232,19 @@ fn an_interrupt_aborts_what_was_accepted_before_it_and_only_when_durable() {
     finish(&mut registry, "active");
     assert_eq!(start(&mut registry, &session("s")), Some(run_id("now")));
     assert_eq!(*state(&registry, "younger"), RunState::Queued);
+}
+
+#[test]
+fn an_interrupt_ends_nobody_elses_run_unless_an_admin_sends_it() {
+    let mut registry = registry();
+    begin(&mut registry, new_run("active", "s", OnBusy::Queue));
+    let bob = NewRun { principal: principal("bob"), ..new_run("bobs", "s", OnBusy::Interrupt) };
+    registry.accept(bob, at(0)).unwrap();
+    assert_eq!(registry.durable(&run_id("bobs"), at(0)), Stopped::default());
+    assert_eq!(*state(&registry, "active"), RunState::Running);
+    let root = NewRun { principal: principal("root"), admin: true, ..new_run("roots", "s", OnBusy::Interrupt) };
+    registry.accept(root, at(0)).unwrap();
+    assert_eq!(registry.durable(&run_id("roots"), at(0)).aborted, ["active", "bobs"].map(run_id));
 }
 
 #[test]
