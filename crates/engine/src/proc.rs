@@ -10,9 +10,11 @@
 compile_error!("the wardens need Linux: pidfds, child sub-reapers and /proc");
 
 mod init;
+mod input;
 mod launch;
 mod orphans;
 mod output;
+mod running;
 mod signals;
 mod tree;
 mod warden;
@@ -32,11 +34,13 @@ use rustix::process::{DumpableBehavior, getpid, set_child_subreaper, set_dumpabl
 use serde::{Deserialize, Serialize};
 
 use crate::scope::{Cancelled, Point, Scope};
-use launch::Executable;
+use input::Input;
+use launch::{Executable, Launched};
 use orphans::Live;
-use watch::{Cause, Reins, Watch};
+use watch::{Cause, Watch};
 
 pub use output::CapturedOutput;
+pub use running::{Leash, Running};
 
 /// The name of the variable by which every process of a run can be found.
 pub const RUN_ID_VARIABLE: &str = "QUELL_RUN_ID";
@@ -242,10 +246,28 @@ impl Wardens {
         sink: &mut dyn OutputSink,
     ) -> Result<ProcessEnd, SpawnError> {
         scope.check(Point::Process)?;
+        let running = self.launch(spec, scope, Input::Null)?;
+        let mut dropped = StopOnDrop(Some(running.leash()));
+        let end = running.collect(sink).await;
+        dropped.0 = None;
+        end
+    }
+
+    /// Starts a command that reads from a pipe and goes on by itself: what it prints is the caller's to read or to collect.
+    /// The end of the scope ends it.
+    ///
+    /// # Errors
+    /// [`SpawnError`] when no warden could be started; that the program could not be executed is known at the command's end.
+    pub fn start(&self, spec: &CommandSpec, scope: &Scope) -> Result<Running, SpawnError> {
+        scope.check(Point::Process)?;
+        self.launch(spec, scope, Input::Pipe)
+    }
+
+    fn launch(&self, spec: &CommandSpec, scope: &Scope, input: Input) -> Result<Running, SpawnError> {
         self.0.live.reap_leftovers();
         // Held before it exists: there is no moment at which a process lives that the ledger does not know.
         let held = scope.hold(ResourceKind::Process, spec.label.clone());
-        let (reins, streams) = match launch::launch(&self.0, spec) {
+        let Launched { reins, streams, input } = match launch::launch(&self.0, spec, input) {
             Ok(launched) => launched,
             Err(error) => {
                 held.release("failed");
@@ -256,30 +278,18 @@ impl Wardens {
         let told = Arc::clone(&reins);
         let held = held.on_stop(move |level| told.tell(level, Cause::Stopped));
         let watch = Watch::new(Arc::clone(&self.0), Arc::clone(&reins), held, spec);
-        let mut dropped = StopOnDrop(Some(reins));
-        let (outcome, output) = output::collect(streams, spec.output_limit, sink, scope.spawn(watch.until_end())).await;
-        dropped.0 = None;
-        let end = outcome?;
-        Ok(ProcessEnd {
-            code: end.code,
-            signal: end.signal,
-            swept: end.swept,
-            how: end.how,
-            why: end.why,
-            left_behind: end.left_behind,
-            output,
-            leftovers: end.leftovers,
-        })
+        let watch = scope.spawn(watch.until_end());
+        Ok(Running { reins, input, streams, watch, output_limit: spec.output_limit })
     }
 }
 
 /// Ends the command when the future that wants its result is dropped.
-struct StopOnDrop(Option<Arc<Reins>>);
+struct StopOnDrop(Option<Leash>);
 
 impl Drop for StopOnDrop {
     fn drop(&mut self) {
-        if let Some(reins) = &self.0 {
-            reins.tell(crate::scope::StopLevel::Gentle, Cause::Stopped);
+        if let Some(leash) = &self.0 {
+            leash.end(crate::scope::StopLevel::Gentle);
         }
     }
 }

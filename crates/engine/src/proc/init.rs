@@ -14,17 +14,26 @@ use rustix::process::{Pid, Signal, WaitOptions, getegid, geteuid, set_parent_pro
 use rustix::thread::UnshareFlags;
 
 use super::ProcessHow;
-use super::warden::{close_output, name_process, pid_of, start_command};
-use super::words::{self, Ended, Step, Word};
+use super::input::{self, Input};
+use super::warden::{close_output, name_process, pid_of, start_command, take_input};
+use super::words::{self, Ended, Order, Step, Word};
 
 /// Starts the init of a new PID namespace. It says how the command ended on the socket.
-pub(super) fn start(argv: &[OsString]) -> io::Result<(Pid, UnixStream)> {
+pub(super) fn start(order: &Order) -> io::Result<(Pid, UnixStream)> {
     enter_namespace()?;
     let (ours, theirs) = UnixStream::pair()?;
+    if order.input == Input::Pipe {
+        input::give(&ours, input::take(io::stdin())?)?;
+    }
     ours.set_nonblocking(true)?;
     #[expect(clippy::disallowed_methods, reason = "the init is this binary again, as process 1 of the namespace")]
     let mut command = Command::new("/proc/self/exe");
-    command.arg0(words::PROCESS_NAME).arg(words::INIT).args(argv).stdin(OwnedFd::from(theirs));
+    command
+        .arg0(words::PROCESS_NAME)
+        .arg(words::INIT)
+        .arg(order.input.word())
+        .args(&order.argv)
+        .stdin(OwnedFd::from(theirs));
     let child = command.spawn()?;
     Ok((pid_of(child.id())?, ours))
 }
@@ -51,9 +60,11 @@ fn unshare(flags: UnshareFlags) -> rustix::io::Result<()> {
 }
 
 /// Runs as init of a namespace: starts the command, reaps, and ends when no process is left in it.
-pub(super) fn serve(argv: impl Iterator<Item = OsString>) -> ExitCode {
-    let argv: Vec<OsString> = argv.collect();
-    match prepare().and_then(|()| start_command(&argv)) {
+pub(super) fn serve(mut args: impl Iterator<Item = OsString>) -> ExitCode {
+    let input = args.next().and_then(|word| Input::from_word(word.to_str()?));
+    let Some(input) = input else { return ExitCode::from(2) };
+    let argv: Vec<OsString> = args.collect();
+    match prepare().and_then(|()| start_command(&argv, take_input(input)?)) {
         Ok(leader) => reap_all(leader),
         Err(error) => words::say(io::stdin(), &Word::Refused { step: Step::Program, errno: words::errno(&error) }),
     }

@@ -10,8 +10,9 @@ use std::process::Command;
 
 use rustix::process::{PidfdFlags, pidfd_open};
 use tokio::net::UnixStream;
-use tokio::net::unix::pipe::Receiver;
+use tokio::net::unix::pipe::{Receiver, Sender};
 
+use super::input::{self, Input};
 use super::output::Streams;
 use super::warden::pid_of;
 use super::watch::Reins;
@@ -55,8 +56,15 @@ pub(super) fn identity(path: &Path) -> io::Result<Identity> {
     Ok((found.dev(), found.ino()))
 }
 
+/// A command that was started: how it is told, what it prints, where it reads.
+pub(super) struct Launched {
+    pub(super) reins: Reins,
+    pub(super) streams: Streams,
+    pub(super) input: Option<Sender>,
+}
+
 /// Starts a warden for a command.
-pub(super) fn launch(shared: &Shared, spec: &CommandSpec) -> Result<(Reins, Streams), SpawnError> {
+pub(super) fn launch(shared: &Shared, spec: &CommandSpec, input: Input) -> Result<Launched, SpawnError> {
     let directory = |source| SpawnError::Directory { directory: spec.cwd.clone(), source };
     // Looked at first, because a failed start does not tell a missing directory from a missing binary.
     let found = fs::metadata(&spec.cwd).map_err(directory)?;
@@ -67,23 +75,36 @@ pub(super) fn launch(shared: &Shared, spec: &CommandSpec) -> Result<(Reins, Stre
         let source = io::ErrorKind::InvalidInput.into();
         return Err(SpawnError::Program { program: String::new(), source });
     }
-    start(shared, spec).map_err(SpawnError::Warden)
+    start(shared, spec, input).map_err(SpawnError::Warden)
 }
 
-fn start(shared: &Shared, spec: &CommandSpec) -> io::Result<(Reins, Streams)> {
+fn start(shared: &Shared, spec: &CommandSpec, input: Input) -> io::Result<Launched> {
     let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
     let (stdout, stdout_end) = io::pipe()?;
     let (stderr, stderr_end) = io::pipe()?;
+    let writer = send_input(&ours, input)?;
     ours.set_nonblocking(true)?;
     let socket = UnixStream::from_std(ours)?;
     let streams = Streams::new(receiver(stdout)?, receiver(stderr)?);
-    let order = Order { term: shared.times.term, isolate: spec.isolate, argv: spec.argv.clone() };
+    let order = Order { term: shared.times.term, isolate: spec.isolate, input, argv: spec.argv.clone() };
     let pid = shared.live.birth(|| spawn(shared, spec, &order, (theirs, stdout_end, stderr_end)))?;
     let reins = pidfd_open(pid, PidfdFlags::empty()).map_err(io::Error::from);
     let reins = reins.and_then(|pidfd| Reins::new(socket, pid, pidfd));
     // Without its socket the warden ends its command and itself; it is reaped later.
     let reins = reins.inspect_err(|_| shared.live.abandoned(pid))?;
-    Ok((reins, streams))
+    Ok(Launched { reins, streams, input: writer })
+}
+
+/// Makes the pipe that the command reads from, and sends its reading end ahead of the warden's birth.
+fn send_input(socket: &std::os::unix::net::UnixStream, input: Input) -> io::Result<Option<Sender>> {
+    match input {
+        Input::Null => Ok(None),
+        Input::Pipe => {
+            let (reader, writer) = io::pipe()?;
+            input::give(socket, reader)?;
+            Ok(Some(Sender::from_owned_fd(OwnedFd::from(writer))?))
+        }
+    }
 }
 
 type TheirEnds = (std::os::unix::net::UnixStream, PipeWriter, PipeWriter);

@@ -50,6 +50,11 @@ impl Streams {
     pub(super) fn new(stdout: Receiver, stderr: Receiver) -> Self {
         Self { stdout: Some(stdout), stderr: Some(stderr) }
     }
+
+    /// Gives standard output away; from then on it is not collected.
+    pub(super) fn take_stdout(&mut self) -> Option<Receiver> {
+        self.stdout.take()
+    }
 }
 
 /// Collects the output until the watch is over and the pipes are empty.

@@ -19,6 +19,7 @@ use rustix::process::{
     Pid, Signal, WaitOptions, WaitStatus, getpgid, getpid, kill_process_group, set_child_subreaper, setsid, wait,
 };
 
+use super::input::{self, Input};
 use super::signals::{self, ChildChanges};
 use super::tree::{self, Listing, Signalled};
 use super::words::{self, Ended, Leftover, Order, Step, Word};
@@ -107,9 +108,12 @@ impl Warden {
     fn start(order: &Order) -> Result<Self, (Step, io::Error)> {
         let changes = become_warden().map_err(|error| (Step::Warden, error))?;
         let (leader, inside) = match order.isolate {
-            Isolate::None => (start_command(&order.argv).map_err(|error| (Step::Program, error))?, None),
+            Isolate::None => {
+                let input = take_input(order.input).map_err(|error| (Step::Warden, error))?;
+                (start_command(&order.argv, input).map_err(|error| (Step::Program, error))?, None)
+            }
             Isolate::Pid => {
-                let (init, inside) = init::start(&order.argv).map_err(|error| (Step::Isolate, error))?;
+                let (init, inside) = init::start(order).map_err(|error| (Step::Isolate, error))?;
                 (init, Some(inside))
             }
         };
@@ -395,12 +399,20 @@ pub(super) fn name_process() -> io::Result<()> {
     Ok(rustix::thread::set_name(&name)?)
 }
 
-/// Starts the command in a group of its own, with the output that this process has and no input.
-pub(super) fn start_command(argv: &[OsString]) -> io::Result<Pid> {
+/// What the command will read from, taken from the socket when it is a pipe.
+pub(super) fn take_input(input: Input) -> io::Result<Stdio> {
+    match input {
+        Input::Null => Ok(Stdio::null()),
+        Input::Pipe => Ok(input::take(io::stdin())?.into()),
+    }
+}
+
+/// Starts the command in a group of its own, with the output that this process has.
+pub(super) fn start_command(argv: &[OsString], input: Stdio) -> io::Result<Pid> {
     let Some((program, args)) = argv.split_first() else { return Err(Errno::INVAL.into()) };
     #[expect(clippy::disallowed_methods, reason = "this is the one place where commands are born")]
     let mut command = Command::new(program);
-    let child = command.args(args).stdin(Stdio::null()).process_group(0).spawn()?;
+    let child = command.args(args).stdin(input).process_group(0).spawn()?;
     pid_of(child.id())
 }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::input::Input;
 use super::{Isolate, ProcessHow};
 
 /// First argument of a warden.
@@ -108,6 +109,8 @@ pub(super) struct Order {
     pub(super) term: Duration,
     /// Whether the command gets a PID namespace.
     pub(super) isolate: Isolate,
+    /// Where the command reads from.
+    pub(super) input: Input,
     /// The command.
     pub(super) argv: Vec<OsString>,
 }
@@ -119,7 +122,8 @@ impl Order {
             Isolate::None => "none",
             Isolate::Pid => "pid",
         };
-        let mut args: Vec<OsString> = vec![WARDEN.into(), self.term.as_millis().to_string().into(), isolate.into()];
+        let term = self.term.as_millis().to_string();
+        let mut args: Vec<OsString> = vec![WARDEN.into(), term.into(), isolate.into(), self.input.word().into()];
         args.extend(self.argv.iter().cloned());
         args
     }
@@ -132,8 +136,9 @@ impl Order {
             "pid" => Isolate::Pid,
             _ => return None,
         };
+        let input = Input::from_word(args.next()?.to_str()?)?;
         let argv: Vec<OsString> = args.collect();
-        (!argv.is_empty()).then_some(Self { term, isolate, argv })
+        (!argv.is_empty()).then_some(Self { term, isolate, input, argv })
     }
 }
 
@@ -151,6 +156,7 @@ mod tests {
         let order = Order {
             term: Duration::from_millis(500),
             isolate: Isolate::Pid,
+            input: Input::Pipe,
             argv: vec!["sh".into(), "-c".into(), "echo \"a b\"\nexit 3".into()],
         };
         let args = order.to_args();
@@ -160,9 +166,10 @@ mod tests {
 
     #[test]
     fn an_order_without_a_command_is_none() {
-        assert_eq!(Order::from_args(["500", "none"].into_iter().map(OsString::from)), None);
-        assert_eq!(Order::from_args(["soon", "none", "sh"].into_iter().map(OsString::from)), None);
-        assert_eq!(Order::from_args(["500", "both", "sh"].into_iter().map(OsString::from)), None);
+        assert_eq!(Order::from_args(["500", "none", "null"].into_iter().map(OsString::from)), None);
+        assert_eq!(Order::from_args(["soon", "none", "null", "sh"].into_iter().map(OsString::from)), None);
+        assert_eq!(Order::from_args(["500", "both", "null", "sh"].into_iter().map(OsString::from)), None);
+        assert_eq!(Order::from_args(["500", "none", "file", "sh"].into_iter().map(OsString::from)), None);
     }
 
     #[test]

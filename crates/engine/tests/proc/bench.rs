@@ -145,10 +145,10 @@ impl Running {
     }
 }
 
-struct Watched(Arc<watch::Sender<String>>);
+pub(crate) struct Watched(Arc<watch::Sender<String>>);
 
 impl Watched {
-    fn new() -> (Self, watch::Receiver<String>) {
+    pub(crate) fn new() -> (Self, watch::Receiver<String>) {
         let (sender, receiver) = watch::channel(String::new());
         (Self(Arc::new(sender)), receiver)
     }

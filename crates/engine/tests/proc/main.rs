@@ -6,5 +6,6 @@ mod bench;
 mod deaths;
 mod ends;
 mod isolation;
+mod running;
 mod shell;
 mod stops;
