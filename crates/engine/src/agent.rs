@@ -4,6 +4,7 @@
 //! waits it checks, so a stop never has to reach a particular place first.
 
 mod config;
+mod delegate;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -11,6 +12,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use quell_kernel::registry::Phase;
 use quell_kernel::run::Outcome;
 use quell_kernel::turn::{AssistantMessage, CallResult, Thinking, ToolCall, Turn};
@@ -22,8 +24,9 @@ use crate::cell::Pen;
 use crate::llm::{Model, ModelAnswer, ModelError, ModelRequest, ModelSink, RawCall, ToolSpec};
 use crate::proc::{OutputSink, Wardens};
 use crate::scope::{Cancelled, Point, Scope};
-use crate::tools::{Toolbox, Workbench};
+use crate::tools::{Toolbox, UnknownTool, Workbench};
 pub use config::{AgentConfig, Limits};
+pub use delegate::{Child, ChildOrder, ChildPlace, delegation_specs, report_of};
 
 /// An agent, ready to run: its configuration with everything resolved.
 #[derive(Debug, Clone)]
@@ -67,6 +70,21 @@ pub trait Reins: Send + Sync {
     fn steers(&self) -> Vec<String>;
     /// A budget is used up: the run is to be aborted for that reason.
     fn out_of_budget(&self, reason: StopReason);
+    /// Starts a sub-run. From its acceptance on a stop of this run covers it, whatever becomes of the future; the error is
+    /// the reason why not, for the model.
+    fn start_child(&self, order: ChildOrder) -> BoxFuture<'_, Result<Child, String>>;
+}
+
+/// Checks a configured tool list: `*`, or names.
+///
+/// # Errors
+/// [`UnknownTool`] for the first name that is no tool.
+pub fn check_tools(allowed: &[String]) -> Result<(), UnknownTool> {
+    let rest: Vec<String> = allowed.iter().filter(|name| !delegate::NAMES.contains(&name.as_str())).cloned().collect();
+    Toolbox::check(&rest).map_err(|mut unknown| {
+        unknown.known.extend(delegate::NAMES);
+        unknown
+    })
 }
 
 /// One run's work.
@@ -200,6 +218,10 @@ impl Job<'_> {
             let names: Vec<&str> = self.agent.tools.iter().map(|tool| tool.name.as_str()).collect();
             let output = format!("there is no tool named {:?}; the tools are: {}", call.tool, names.join(", "));
             return Ok(CallResult { end: CallEnd::Error, output });
+        }
+        if let Some(output) = self.delegate(&call.tool, &call.arguments).await {
+            let output = output?.bounded(self.workshop.limits.tool_output_bytes);
+            return Ok(CallResult { end: output.end, output: output.text });
         }
         let output = self.workshop.toolbox.call(&call.tool, &call.arguments, &mut bench).await?;
         Ok(CallResult { end: output.end, output: output.text })

@@ -17,13 +17,13 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 pub use crate::access::{Access, Caller};
-use crate::agent::{Agent, Workshop};
+use crate::agent::{Agent, Workshop, check_tools, delegation_specs};
 pub use crate::cell::{Follower, Hub, Notice, Overrun, Subscription};
 use crate::clock::Clock;
 use crate::llm::Models;
 use crate::proc::Wardens;
 pub use crate::runs::{Runs, Stop, Ticket};
-use crate::session::Sessions;
+use crate::session::{Cradle, Sessions};
 use crate::store::{Store, StoreError};
 use crate::tools::Toolbox;
 pub use config::{EngineConfig, StartError};
@@ -68,9 +68,14 @@ impl Engine {
         let models = Models::new(config.providers.clone())?;
         let workshop = Arc::new(build_workshop(&config, &models)?);
         let hub = Hub::default();
-        let registry = Registry::new(config.stop, config.limits.queued_per_session);
+        let registry = Registry::new(config.stop, config.limits.bounds());
         let runs = Runs::new(registry, Arc::clone(&workshop), store.clone(), clock, hub.clone());
-        let sessions = Sessions::new(runs.clone(), config.limits.in_flight_runs);
+        let cradle = Cradle {
+            expiry: config.expiry,
+            run_timeout: Duration::from_secs(config.limits.run_timeout_s),
+            probe: config.probe.clone(),
+        };
+        let sessions = Sessions::new(runs.clone(), cradle, config.limits.in_flight_runs);
         let access = Access::open(&config.token_file, store.clone(), clock).await?;
         recover::seal_what_was_open(&store, clock).await?;
         if store.hold().await?.held {
@@ -262,7 +267,7 @@ fn build_agent(config: &EngineConfig, models: &Models, toolbox: &Toolbox, id: &A
     let agent = config.agents.get(id).cloned().unwrap_or_default();
     let wrong = |problem: String| StartError::Agent { agent: id.clone(), problem };
     let model = models.resolve(&agent.model).map_err(|error| wrong(error.to_string()))?;
-    Toolbox::check(&agent.tools).map_err(|error| wrong(error.to_string()))?;
+    check_tools(&agent.tools).map_err(|error| wrong(error.to_string()))?;
     if let Some(parent) = agent.parent.as_ref().filter(|parent| !config.agents.contains_key(*parent)) {
         return Err(wrong(format!("its parent {parent:?} is not configured")));
     }
@@ -274,7 +279,10 @@ fn build_agent(config: &EngineConfig, models: &Models, toolbox: &Toolbox, id: &A
     if let Some(language) = &agent.language {
         system.push_str(&format!("\n\nAnswer in the language {language} unless asked for another."));
     }
-    Ok(Agent { id: id.clone(), tools: toolbox.specs(&agent.tools), config: agent, model, system, workdir })
+    let mut tools = toolbox.specs(&agent.tools);
+    let peers = config.agents.iter().map(|(id, agent)| (id, agent.role.as_deref()));
+    tools.extend(delegation_specs(&agent.tools, peers));
+    Ok(Agent { id: id.clone(), tools, config: agent, model, system, workdir })
 }
 
 impl std::fmt::Debug for Engine {

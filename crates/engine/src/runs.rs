@@ -22,7 +22,7 @@ use crate::agent::Workshop;
 use crate::cell::{Acceptance, Cell, Hub, Notice};
 use crate::clock::Clock;
 use crate::store::Store;
-pub use finish::{Place, deadline, stored_view};
+pub use finish::{Hands, Place, deadline, stored_view};
 
 /// The runs of one engine. Clones are the same.
 #[derive(Clone)]
@@ -60,6 +60,21 @@ pub struct Stop {
     pub withdrawn: Vec<(RunId, String)>,
     /// Every run that the stop covers, aborted by this call or not.
     pub tickets: Vec<Ticket>,
+}
+
+/// What a run needs to start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Needs {
+    /// Nothing: a sub-run works on its parent's place, so that parents cannot starve their children.
+    Nothing,
+    /// A place among the runs in flight.
+    Place,
+}
+
+impl Needs {
+    fn of(entry: &Entry) -> Self {
+        if entry.run.parent.is_some() { Self::Nothing } else { Self::Place }
+    }
 }
 
 /// A claim on the end of a run. Any number of people may wait for it, any number of times.
@@ -150,22 +165,22 @@ impl Runs {
         self.show(&mut state);
     }
 
-    /// Starts the run of a session that is due, if one is; answers its cell.
+    /// Whether the run of a session that is due needs a place of its own among those at work, if one is due.
     #[must_use]
-    pub fn start_due(&self, key: &SessionKey) -> Option<Arc<Cell>> {
+    pub fn due(&self, key: &SessionKey) -> Option<Needs> {
+        self.lock().registry.due(key).map(Needs::of)
+    }
+
+    /// Starts the run of a session that is due, if one is and needs no more than `has`; answers its cell.
+    #[must_use]
+    pub fn start_due(&self, key: &SessionKey, has: Needs) -> Option<Arc<Cell>> {
         let mut state = self.lock();
-        let id = state.registry.due(key)?.run.id.clone();
+        let id = state.registry.due(key).filter(|entry| Needs::of(entry) <= has)?.run.id.clone();
         let cell = state.cells.get(&id).cloned()?;
         let effects = state.registry.input(&id, Input::Start, self.now());
         self.apply(&mut state, &id, &effects);
         self.show(&mut state);
         Some(cell)
-    }
-
-    /// True when a run of the session could start now.
-    #[must_use]
-    pub fn is_due(&self, key: &SessionKey) -> bool {
-        self.lock().registry.due(key).is_some()
     }
 
     /// Notes what a run is doing.
@@ -239,13 +254,17 @@ impl Runs {
     pub fn sweep(&self) {
         let expired = self.lock().registry.expired(self.now());
         self.abort(expired, Push::Gentle, &StopReason::Timeout);
+        let kept = self.lock().registry.kept();
+        for id in kept {
+            self.forget(&id);
+        }
     }
 
-    /// Forgets a run that is over, unless a descendant lives.
+    /// Forgets a run that is over and stored, unless a descendant lives; and those above it that were kept for it.
     pub fn forget(&self, id: &RunId) {
         let mut state = self.lock();
-        if state.registry.forget(id) {
-            state.cells.remove(id);
+        for gone in state.registry.forget(id, |_| false) {
+            state.cells.remove(&gone);
         }
     }
 
@@ -340,6 +359,9 @@ impl Runs {
                 session_key: cell.run.session.clone(),
                 reason: reason.clone(),
             });
+        }
+        if !matches!(entry.state.verdict(), Some(quell_protocol::Verdict::Aborted { .. })) {
+            cell.scope.ledger().hand_over();
         }
         cell.scope.cancel();
     }

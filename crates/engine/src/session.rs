@@ -1,6 +1,9 @@
 //! Sessions at work: one actor per session that has something to do. It takes the run that is due, sees it to its end, and
 //! goes on with the sealed turn in memory, recorded or not. Its mailbox is the session's queue in the registry.
 
+mod admit;
+mod reins;
+
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,8 +15,10 @@ use quell_protocol::{ResourceKind, SessionKey};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::cell::{Cell, Notice, Progress};
-use crate::runs::{Place, Runs};
+use crate::runs::{Hands, Needs, Place, Runs};
 use crate::store::StoreError;
+pub use admit::{Cradle, Wanted};
+use reins::RunReins;
 
 /// The sessions that are in memory. Clones are the same.
 #[derive(Clone)]
@@ -21,6 +26,7 @@ pub struct Sessions(Arc<Inner>);
 
 struct Inner {
     runs: Runs,
+    cradle: Cradle,
     permits: Arc<Semaphore>,
     live: Mutex<HashMap<SessionKey, Live>>,
 }
@@ -29,14 +35,28 @@ struct Live {
     working: bool,
     used: Moment,
     history: Option<Arc<Vec<Arc<Turn>>>>,
+    /// What background runs of this session came to, until a run reads it.
+    news: Vec<String>,
+    /// Background runs of this session that are at work.
+    expected: usize,
+}
+
+impl Live {
+    fn new(used: Moment) -> Self {
+        Self { working: false, used, history: None, news: Vec::new(), expected: 0 }
+    }
+
+    fn is_needed(&self) -> bool {
+        self.working || self.expected > 0 || !self.news.is_empty()
+    }
 }
 
 impl Sessions {
     /// No sessions in memory; at most `in_flight` of their runs work at the same time.
     #[must_use]
-    pub fn new(runs: Runs, in_flight: usize) -> Self {
+    pub fn new(runs: Runs, cradle: Cradle, in_flight: usize) -> Self {
         let permits = Arc::new(Semaphore::new(in_flight.clamp(1, Semaphore::MAX_PERMITS)));
-        Self(Arc::new(Inner { runs, permits, live: Mutex::new(HashMap::new()) }))
+        Self(Arc::new(Inner { runs, cradle, permits, live: Mutex::new(HashMap::new()) }))
     }
 
     /// Something may be due in this session: wakes its actor if it sleeps.
@@ -47,7 +67,7 @@ impl Sessions {
             Entry::Occupied(entry) => entry.into_mut(),
             Entry::Vacant(entry) => {
                 tracing::info!(session = %key, "session created");
-                entry.insert(Live { working: false, used: now, history: None })
+                entry.insert(Live::new(now))
             }
         };
         session.used = now;
@@ -63,14 +83,34 @@ impl Sessions {
     pub fn forget_history(&self, key: &SessionKey) {
         if let Some(session) = self.live().get_mut(key) {
             session.history = None;
+            session.news.clear();
         }
+    }
+
+    /// A background run of this session will have news.
+    fn expect_news(&self, key: &SessionKey) {
+        if let Some(session) = self.live().get_mut(key) {
+            session.expected += 1;
+        }
+    }
+
+    /// One background run is over; without text there is nothing to tell.
+    fn add_news(&self, key: &SessionKey, text: Option<String>) {
+        if let Some(session) = self.live().get_mut(key) {
+            session.expected = session.expected.saturating_sub(1);
+            session.news.extend(text);
+        }
+    }
+
+    fn take_news(&self, key: &SessionKey) -> Vec<String> {
+        self.live().get_mut(key).map(|session| std::mem::take(&mut session.news)).unwrap_or_default()
     }
 
     /// Drops sessions from memory that nobody has used for longer than `idle`. Their history stays in the database.
     pub fn sweep(&self, idle: Duration) {
         let now = self.0.runs.clock().now();
         self.live().retain(|key, session| {
-            let keep = session.working || now.since(session.used) <= idle;
+            let keep = session.is_needed() || now.since(session.used) <= idle;
             if !keep {
                 tracing::info!(session = %key, "session expired from memory");
             }
@@ -113,7 +153,7 @@ impl Sessions {
     /// Lets the actor go to sleep, unless something became due meanwhile.
     fn may_sleep(&self, key: &SessionKey) -> bool {
         let mut live = self.live();
-        if self.0.runs.is_due(key) {
+        if self.0.runs.due(key).is_some() {
             return false;
         }
         if let Some(session) = live.get_mut(key) {
@@ -132,27 +172,36 @@ impl Sessions {
 async fn act(sessions: Sessions, key: SessionKey) {
     let runs = &sessions.0.runs;
     loop {
-        // A queued run that is stopped while it waits here for a permit is over at once; then nothing may be due any more.
-        let Ok(permit) = Arc::clone(&sessions.0.permits).acquire_owned().await else { return };
-        match runs.start_due(&key) {
-            Some(cell) => run_one(&sessions, &key, cell, permit).await,
+        let permit = match runs.due(&key) {
+            // A queued run that is stopped while it waits here for a permit is over at once; then nothing may be due any more.
+            Some(Needs::Place) => match Arc::clone(&sessions.0.permits).acquire_owned().await {
+                Ok(permit) => Some(permit),
+                Err(_closed) => return,
+            },
+            Some(Needs::Nothing) => None,
             None if sessions.may_sleep(&key) => return,
-            None => {}
+            None => continue,
+        };
+        let has = if permit.is_some() { Needs::Place } else { Needs::Nothing };
+        if let Some(cell) = runs.start_due(&key, has) {
+            run_one(&sessions, &key, cell, permit).await;
         }
     }
 }
 
-async fn run_one(sessions: &Sessions, key: &SessionKey, cell: Arc<Cell>, permit: OwnedSemaphorePermit) {
+async fn run_one(sessions: &Sessions, key: &SessionKey, cell: Arc<Cell>, permit: Option<OwnedSemaphorePermit>) {
     let runs = sessions.0.runs.clone();
-    let place = Place { held: cell.scope.hold(ResourceKind::Permit, "in-flight run"), permit };
+    let hold = |permit| Place { held: cell.scope.hold(ResourceKind::Permit, "in-flight run"), permit };
+    let place = permit.filter(|_| cell.run.parent.is_none()).map(hold);
     let Some(agent) = runs.workshop().agents.get(&cell.run.agent).cloned() else {
         unreachable!("dispatch lets in only runs of agents that exist")
     };
     let work = {
         let (cell, sessions, key) = (Arc::clone(&cell), sessions.clone(), key.clone());
         async move {
-            let runs = sessions.0.runs.clone();
-            runs.see_through(&cell, &agent, place, sessions.history(key)).await;
+            let reins = RunReins { sessions: &sessions, cell: &cell };
+            let hands = Hands { agent: &agent, reins: &reins };
+            sessions.0.runs.see_through(&cell, hands, place, sessions.history(key)).await;
         }
     };
     runs.spawn(work);

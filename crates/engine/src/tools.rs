@@ -3,7 +3,7 @@
 //! A tool's mistake is a [`ToolOutput`] that the model can read; a stop is [`Cancelled`] and nothing else. What a tool says is
 //! never longer than [`Workbench::output_limit`]. This module knows no runs, no sessions and no approvals.
 
-mod arguments;
+pub(crate) mod arguments;
 mod confine;
 mod edit;
 mod fetch;
@@ -179,7 +179,7 @@ impl ToolOutput {
         Self { end: CallEnd::Error, text }
     }
 
-    fn bounded(self, limit: usize) -> Self {
+    pub(crate) fn bounded(self, limit: usize) -> Self {
         Self { end: self.end, text: text::bounded(self.text, limit) }
     }
 }

@@ -11,7 +11,7 @@ pub mod time;
 pub mod turn;
 pub mod view;
 
-pub use registry::{Registry, StopScope, Who};
+pub use registry::{Bounds, Registry, StopScope, Who};
 pub use run::{Debts, Effect, Input, Outcome, Push, RunState};
 pub use time::{Moment, StopTimes};
 pub use turn::{Turn, TurnDraft};

@@ -1,7 +1,9 @@
 //! What a new message does while its session is busy, and why one may be refused.
 
-use quell_protocol::RunId;
 use quell_protocol::api::OnBusy;
+
+use crate::registry::NotBorn;
+use quell_protocol::RunId;
 
 /// How a queued run came to wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,6 +48,9 @@ pub enum Refusal {
         /// How many wait.
         waiting: usize,
     },
+    /// It is a sub-run that may not be born.
+    #[error(transparent)]
+    SubRun(#[from] NotBorn),
 }
 
 /// The session as a new message finds it.

@@ -5,15 +5,17 @@
 
 mod ask;
 mod early;
+mod kin;
 mod tally;
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 
 use quell_protocol::api::{ComputeStatus, OnBusy};
 use quell_protocol::{AgentId, By, Principal, RunId, SessionKey, StopReason, Surface, Verdict};
 
-pub use self::ask::{AgentPhase, Queued, StopAsk, StopScope};
+pub use self::ask::{AgentPhase, Background, Queued, StopAsk, StopScope};
 use self::early::EarlyStops;
+pub use self::kin::{Bounds, NotBorn};
 use self::tally::{Tallies, doing};
 use crate::queue::{self, Admission, Busy, Refusal, Waiting};
 use crate::run::{Effect, Input, Push, RunState};
@@ -85,6 +87,10 @@ pub struct Entry {
     pub waiting: Waiting,
     /// A stop of its id came before it was accepted: it ends once its acceptance is durable.
     early: Option<Verdict>,
+    /// Agents that no run below this one starts again, because a person stopped a run of theirs there.
+    barred: BTreeSet<AgentId>,
+    /// Its end is stored: it may be forgotten as soon as nothing below it lives.
+    closed: bool,
 }
 
 /// A transition that the engine must carry out.
@@ -123,7 +129,7 @@ pub struct Registry {
     early: EarlyStops,
     marks: u64,
     gate: Gate,
-    queued_limit: usize,
+    bounds: Bounds,
     times: StopTimes,
 }
 
@@ -140,10 +146,10 @@ pub enum Gate {
 }
 
 impl Registry {
-    /// An empty registry. `queued_limit` is the most runs that may wait in one session.
+    /// An empty registry.
     #[must_use]
-    pub fn new(times: StopTimes, queued_limit: usize) -> Self {
-        Self { times, queued_limit, ..Self::default() }
+    pub fn new(times: StopTimes, bounds: Bounds) -> Self {
+        Self { times, bounds, ..Self::default() }
     }
 
     /// Opens, holds or closes the gate.
@@ -186,6 +192,7 @@ impl Registry {
             Gate::Held => return Err(Refusal::Held),
             Gate::Closing => return Err(Refusal::ShuttingDown),
         }
+        self.may_be_born(&run)?;
         let admission = queue::admit(run.on_busy, &self.busy(&run.session))?;
         let waiting = match admission {
             Admission::Steer { .. } => Waiting::Steer,
@@ -286,7 +293,9 @@ impl Registry {
         {
             self.early.keep((&who.principal, id, session.as_ref()), ask.verdict(who), now);
         }
-        self.abort_all(roots, ask.push, &ask.verdict(who), now)
+        let stopped = self.abort_all(roots.clone(), ask.push, &ask.verdict(who), now);
+        self.bar(&roots, &stopped.covered);
+        stopped
     }
 
     /// Aborts runs on Quell's own account: time-out, budget, shutdown.
@@ -302,17 +311,35 @@ impl Registry {
         self.runs.values().filter(over).map(|e| e.run.id.clone()).collect()
     }
 
-    /// Forgets an ended run, unless a descendant of it is still alive, or it still owes something: what is paid late amends its
-    /// receipt. True when it is gone.
-    pub fn forget(&mut self, id: &RunId) -> bool {
-        let Some(entry) = self.runs.get(id) else { return true };
-        let RunState::Ended { debts, .. } = &entry.state else { return false };
-        let alive = |run: &RunId| self.runs.get(run).is_some_and(|entry| !entry.state.is_ended());
-        if !debts.paid() || self.subtree(id).iter().any(alive) {
-            return false;
+    /// Forgets an ended run whose end is stored, unless a descendant of it is still alive, something else that it started
+    /// is (`holds`), or it still owes something: what is paid late amends its receipt. Then the next call that finds
+    /// nothing alive forgets it, and so does one for a descendant. Answers the runs that are gone.
+    pub fn forget(&mut self, id: &RunId, holds: impl Fn(&RunId) -> bool) -> Vec<RunId> {
+        let Some(entry) = self.runs.get_mut(id) else { return Vec::new() };
+        if !entry.state.is_ended() {
+            return Vec::new();
         }
-        self.remove(id);
-        true
+        entry.closed = true;
+        let mut gone = Vec::new();
+        let mut next = Some(id.clone());
+        while let Some(id) = next.take().filter(|id| self.is_over(id, &holds)) {
+            next = self.get(&id).and_then(|entry| entry.run.parent.clone());
+            self.remove(&id);
+            gone.push(id);
+        }
+        gone
+    }
+
+    /// Ended runs whose end is stored and that are kept for what they started.
+    #[must_use]
+    pub fn kept(&self) -> Vec<RunId> {
+        self.runs.values().filter(|entry| entry.closed).map(|entry| entry.run.id.clone()).collect()
+    }
+
+    fn is_over(&self, id: &RunId, holds: impl Fn(&RunId) -> bool) -> bool {
+        let Some(entry) = self.get(id).filter(|entry| entry.closed) else { return false };
+        let paid = matches!(&entry.state, RunState::Ended { debts, .. } if debts.paid());
+        paid && !self.subtree(id).iter().any(|run| self.is_alive(run) || holds(run))
     }
 
     /// What an agent's runs are doing (row B3).
@@ -335,19 +362,20 @@ impl Registry {
     fn busy(&self, key: &SessionKey) -> Busy {
         let active = self.of_session(key).find(|e| e.state != RunState::Queued).map(|e| e.run.id.clone());
         let waiting = self.of_session(key).filter(|e| e.state == RunState::Queued).count();
-        Busy { active, waiting, limit: self.queued_limit }
+        Busy { active, waiting, limit: self.bounds.queued }
     }
 
     fn insert(&mut self, run: NewRun, waiting: Waiting, early: Option<Verdict>) {
         self.marks += 1;
         let id = run.id.clone();
         self.sessions.entry(run.session.clone()).or_default().push_back(id.clone());
-        // Only a run that is there has children: so no run is its own ancestor, and no entry outlives its run.
-        if let Some(parent) = run.parent.as_ref().filter(|parent| self.runs.contains_key(*parent)) {
+        // Its parent is there, so no run is its own ancestor, and no entry outlives its run.
+        if let Some(parent) = &run.parent {
             self.children.entry(parent.clone()).or_default().push(id.clone());
         }
         let (state, phase, mark) = (RunState::Queued, Phase::Processing, self.marks);
-        let entry = Entry { run, state, phase, mark, durable: false, waiting, early };
+        let barred = BTreeSet::new();
+        let entry = Entry { run, state, phase, mark, durable: false, waiting, early, barred, closed: false };
         self.tallies.add(&entry);
         self.runs.insert(id, entry);
     }
@@ -387,9 +415,13 @@ impl Registry {
                 let fits = |e: &&Entry| session.as_ref().is_none_or(|key| *key == e.run.session);
                 ids(self.runs.get(id).into_iter().filter(may).filter(fits).collect())
             }
-            StopScope::Session { key, queued } => {
-                let covered = |e: &&Entry| *queued == Queued::Withdraw || e.state != RunState::Queued;
-                // An ended run of the session may still have live descendants; a live one stands in the session's queue.
+            StopScope::Session { key, queued, background } => {
+                let covered = |e: &&Entry| match e.state {
+                    RunState::Queued => *queued == Queued::Withdraw,
+                    // What it started may still be alive.
+                    RunState::Ended { .. } => *background == Background::Stop,
+                    RunState::Running | RunState::Ending { .. } => true,
+                };
                 ids(self.runs.values().filter(|e| e.run.session == *key).filter(may).filter(covered).collect())
             }
             StopScope::Agent { id, phase } => {
@@ -430,18 +462,6 @@ impl Registry {
             stopped.transitions.push((id.clone(), effects));
         }
         stopped.covered.push(id);
-    }
-
-    /// A run and all its descendants, parents before children.
-    fn subtree(&self, root: &RunId) -> Vec<RunId> {
-        let mut found = vec![root.clone()];
-        let mut next = 0;
-        while let Some(id) = found.get(next) {
-            let children = self.children.get(id).cloned().unwrap_or_default();
-            found.extend(children);
-            next += 1;
-        }
-        found
     }
 }
 

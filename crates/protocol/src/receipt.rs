@@ -101,7 +101,8 @@ pub struct Resource {
     /// When it was given back; absent for a leftover.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub released_at: Option<Instant>,
-    /// How: `finished`, `closed`, `cancelled`, `exited`, `term`, `kill`, `failed`; `held` for a leftover.
+    /// How: `finished`, `closed`, `cancelled`, `exited`, `term`, `kill`, `failed`; `kept` for what goes on in the background
+    /// after its run; `held` for a leftover.
     pub how: String,
     /// Processes only.
     #[serde(flatten, default, skip_serializing_if = "Option::is_none")]

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use quell_kernel::Bounds;
 use quell_kernel::turn::PartialPolicy;
 use quell_protocol::AgentId;
 use schemars::JsonSchema;
@@ -65,6 +66,10 @@ pub struct Limits {
     pub in_flight_runs: usize,
     /// Messages that may wait in one session.
     pub queued_per_session: usize,
+    /// How many sub-runs may stand below each other; 0 forbids them.
+    pub sub_run_depth: usize,
+    /// Sub-runs of one run that are at work at the same time.
+    pub sub_runs_per_run: usize,
     /// Seconds a run may take from its acceptance.
     pub run_timeout_s: u64,
     /// Model calls of one run.
@@ -77,11 +82,23 @@ pub struct Limits {
     pub tool_output_bytes: usize,
 }
 
+impl Limits {
+    /// What the registry needs to know of them.
+    #[must_use]
+    pub fn bounds(&self) -> Bounds {
+        let (queued, depth, children) = (self.queued_per_session, self.sub_run_depth, self.sub_runs_per_run);
+        Bounds { queued, depth, children }
+    }
+}
+
 impl Default for Limits {
     fn default() -> Self {
+        let bounds = Bounds::default();
         Self {
             in_flight_runs: 64,
-            queued_per_session: 20,
+            queued_per_session: bounds.queued,
+            sub_run_depth: bounds.depth,
+            sub_runs_per_run: bounds.children,
             run_timeout_s: 3600,
             max_steps: 100,
             max_run_tokens: None,

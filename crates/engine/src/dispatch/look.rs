@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use quell_kernel::registry::{AgentPhase, Queued, StopAsk, StopScope};
+use quell_kernel::registry::{AgentPhase, StopAsk, StopScope};
 use quell_kernel::turn::Turn;
 use quell_protocol::api::{AgentAbortAnswer, AgentRow, HistoryMessage, Hold, List, RunView, SessionRow};
 use quell_protocol::{AgentId, EventKind, RunEvent, RunId, SessionKey};
@@ -245,7 +245,7 @@ impl Engine {
     }
 
     async fn stop_session_and_wait(&self, caller: &Caller, key: &SessionKey, ask: &StopAsk) {
-        let stop = self.stop(caller, &StopScope::Session { key: key.clone(), queued: Queued::Withdraw }, ask);
+        let stop = self.stop(caller, &StopScope::whole_session(key.clone()), ask);
         for ticket in &stop.tickets {
             ticket.settled().await;
         }

@@ -4,17 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quell_kernel::queue::{Admission, Refusal};
-use quell_kernel::registry::{Accepted, NewRun, Queued, StopAsk, StopScope};
-use quell_kernel::{Push, expiry, stop_text};
+use quell_kernel::registry::{Accepted, StopAsk, StopScope};
+use quell_kernel::{Push, stop_text};
 use quell_protocol::api::{OnBusy, SendAnswer, StopAnswer, Withdrawn};
 use quell_protocol::{AgentId, ErrorCode, RunId, SessionKey, StopReason};
 use sha2::{Digest, Sha256};
-use uuid::Uuid;
 
 use super::{Caller, Engine, Stop};
-use crate::cell::{Acceptance, Birth, Cell, Notice};
-use crate::runs::{deadline, stored_view};
-use crate::scope::Scope;
+use crate::cell::{Acceptance, Cell};
+use crate::session::Wanted;
 use crate::store::{AcceptedRow, RunRow, StoreError, StoredState};
 
 /// Whether a message may be a stop text.
@@ -88,7 +86,8 @@ impl SubmitError {
             Self::Refused(Refusal::ShuttingDown) | Self::Closed => ErrorCode::ShuttingDown,
             Self::Refused(Refusal::Busy) => ErrorCode::Busy,
             Self::Refused(Refusal::QueueFull { .. }) => ErrorCode::QueueFull,
-            Self::Empty => ErrorCode::InvalidRequest,
+            // Doors ask for no sub-runs; a run that does gets the words.
+            Self::Refused(Refusal::SubRun(_)) | Self::Empty => ErrorCode::InvalidRequest,
             Self::UnknownAgent(_) => ErrorCode::AgentNotFound,
             Self::Conflict(_) => ErrorCode::Conflict,
             Self::Store(_) => ErrorCode::StoreUnavailable,
@@ -131,7 +130,7 @@ impl Engine {
     }
 
     fn stop_by_text(&self, caller: &Caller, session: &SessionKey) -> StopAnswer {
-        let scope = StopScope::Session { key: session.clone(), queued: Queued::Withdraw };
+        let scope = StopScope::whole_session(session.clone());
         let ask = StopAsk { push: Push::Gentle, reason: StopReason::Command, surface: caller.surface };
         stop_answer(self.stop(caller, &scope, &ask))
     }
@@ -153,16 +152,8 @@ impl Engine {
     }
 
     fn new_cell(&self, caller: &Caller, submission: &Submission, agent: AgentId) -> Arc<Cell> {
-        let inner = self.inner();
-        let now = inner.clock.now();
-        let time = self.time_of(submission);
-        let policy = inner.workshop.agents.get(&agent).map(|agent| agent.config.partial).unwrap_or_default();
-        let fingerprint = fingerprint(caller, submission);
-        let fresh = || RunId::parse(Uuid::now_v7().to_string());
-        let id = submission.idempotency_key.clone().map_or_else(fresh, Ok);
-        let Ok(id) = id else { unreachable!("a UUID is a valid run id") };
-        let run = NewRun {
-            id,
+        self.inner().sessions.new_cell(Wanted {
+            id: submission.idempotency_key.clone(),
             session: submission.session.clone(),
             agent,
             principal: caller.principal.clone(),
@@ -171,49 +162,18 @@ impl Engine {
             parent: None,
             text: submission.text.clone(),
             on_busy: submission.on_busy,
-            expires_at: expiry::expires_at(now, time, &inner.config.expiry),
-        };
-        let scope = Scope::new(inner.clock, inner.config.probe.clone());
-        let birth = Birth { run, fingerprint, policy, deadline: now.plus(time) };
-        Arc::new(Cell::new(birth, scope, inner.clock, inner.hub.clone()))
+            time: submission.timeout.filter(|time| !time.is_zero()),
+            fingerprint: fingerprint(caller, submission),
+        })
     }
 
-    fn time_of(&self, submission: &Submission) -> Duration {
-        let configured = Duration::from_secs(self.inner().config.limits.run_timeout_s);
-        submission.timeout.filter(|time| !time.is_zero()).unwrap_or(configured)
-    }
-
-    /// Makes the acceptance durable in a task of the engine, so that a caller who leaves tears nothing.
     async fn let_in(&self, cell: Arc<Cell>, admission: Admission) -> Result<Submitted, SubmitError> {
-        let (answer, answered) = tokio::sync::oneshot::channel();
-        let engine = self.clone();
-        self.inner().runs.spawn(async move {
-            let result = engine.make_durable(&cell, admission).await;
-            // Nobody may be waiting any more; the run goes on.
-            let _ = answer.send(result);
-        });
-        answered.await.map_err(|_| SubmitError::Closed)?
-    }
-
-    async fn make_durable(&self, cell: &Arc<Cell>, admission: Admission) -> Result<Submitted, SubmitError> {
-        let inner = self.inner();
-        match inner.store.accept_run(row_of(cell)).await {
+        match self.inner().sessions.make_durable(&cell).await {
             Ok(AcceptedRow::New) => {}
-            Ok(AcceptedRow::Existing(row)) => {
-                inner.runs.refuse(cell);
-                return repeat_stored(cell, &row);
-            }
-            Err(error) => {
-                inner.runs.refuse(cell);
-                return Err(error.into());
-            }
+            Ok(AcceptedRow::Existing(row)) => return repeat_stored(&cell, &row),
+            Err(StoreError::Closed) => return Err(SubmitError::Closed),
+            Err(error) => return Err(error.into()),
         }
-        // The runs that it interrupts are waited for by the session's order, not here.
-        let _interrupted = inner.runs.durable(cell);
-        tracing::info!(run = %cell.run.id, session = %cell.run.session, agent = %cell.run.agent, "run accepted");
-        inner.runs.spawn(deadline(inner.runs.clone(), Arc::clone(cell), cell.deadline));
-        inner.hub.publish(&Notice::Session { key: cell.run.session.clone(), reason: "message" });
-        inner.sessions.poke(&cell.run.session);
         Ok(Submitted::New(match admission {
             Admission::Steer { into } => SendAnswer {
                 run_id: into,
@@ -221,7 +181,7 @@ impl Engine {
                 state: "steered".to_owned(),
                 message_id: Some(cell.run.id.clone()),
             },
-            Admission::Queue | Admission::Interrupt => answer_of(cell),
+            Admission::Queue | Admission::Interrupt => answer_of(&cell),
         }))
     }
 
@@ -266,19 +226,6 @@ fn fingerprint(caller: &Caller, submission: &Submission) -> String {
         hash.update(part.as_bytes());
     }
     hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn row_of(cell: &Cell) -> RunRow {
-    RunRow {
-        id: cell.run.id.clone(),
-        session: cell.run.session.clone(),
-        agent: cell.run.agent.clone(),
-        principal: cell.run.principal.clone(),
-        fingerprint: cell.fingerprint.clone(),
-        state: StoredState::Accepted,
-        accepted_at: cell.view().accepted_at,
-        view: stored_view(cell),
-    }
 }
 
 fn answer_of(cell: &Cell) -> SendAnswer {

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use quell_kernel::registry::Phase;
 use quell_kernel::run::Outcome;
 use quell_kernel::turn::Turn;
 use quell_kernel::{Input, Moment, Push};
@@ -27,6 +26,15 @@ pub struct Place {
     pub permit: OwnedSemaphorePermit,
 }
 
+/// Who works for a run.
+#[derive(Clone, Copy)]
+pub struct Hands<'a> {
+    /// The agent that runs.
+    pub agent: &'a Agent,
+    /// What it tells and asks.
+    pub reins: &'a dyn Reins,
+}
+
 impl Place {
     fn give_back(self) {
         drop(self.permit);
@@ -40,13 +48,15 @@ impl Runs {
     ///
     /// # Cancel safety
     /// Not to be dropped: it is the finaliser, spawned on the engine's tracker.
-    pub async fn see_through<H>(&self, cell: &Arc<Cell>, agent: &Agent, place: Place, history: H)
+    pub async fn see_through<H>(&self, cell: &Arc<Cell>, hands: Hands<'_>, place: Option<Place>, history: H)
     where
         H: Future<Output = Result<Vec<Arc<Turn>>, StoreError>>,
     {
         let release = async {
-            let outcome = self.work(cell, agent, history).await;
-            place.give_back();
+            let outcome = self.work(cell, hands, history).await;
+            if let Some(place) = place {
+                place.give_back();
+            }
             // What the cancel dropped is closed by tasks of its own; their turn comes before the book-keeping, so that of a
             // thousand runs stopped at once the last socket does not wait for 999 receipts.
             tokio::task::yield_now().await;
@@ -80,18 +90,18 @@ impl Runs {
         }
     }
 
-    async fn work<H>(&self, cell: &Arc<Cell>, agent: &Agent, history: H) -> Outcome
+    async fn work<H>(&self, cell: &Arc<Cell>, hands: Hands<'_>, history: H) -> Outcome
     where
         H: Future<Output = Result<Vec<Arc<Turn>>, StoreError>>,
     {
-        let reins = RunReins { runs: self, cell };
+        let Hands { agent, reins } = hands;
         let work = async {
             let history = match cell.scope.race(Point::LoadHistory, history).await? {
                 Ok(history) => history,
                 Err(error) => return Ok(Outcome::Failed { code: "store".to_owned(), message: error.to_string() }),
             };
             let (run, workshop, scope, pen) = (cell.id(), &**self.workshop(), &cell.scope, cell.pen());
-            Job { run, agent, workshop, history: &history, scope, pen, reins: &reins }.work().await
+            Job { run, agent, workshop, history: &history, scope, pen, reins }.work().await
         };
         // Force drops the work wherever it stands: what it holds ends by itself, and the scope waits for that.
         let worked = tokio::select! {
@@ -180,23 +190,4 @@ pub(super) async fn note_steered(runs: Runs, cell: Arc<Cell>, into: RunId) {
 #[must_use]
 pub fn stored_view(cell: &Cell) -> String {
     serde_json::to_string(&cell.view()).unwrap_or_default()
-}
-
-struct RunReins<'a> {
-    runs: &'a Runs,
-    cell: &'a Cell,
-}
-
-impl Reins for RunReins<'_> {
-    fn phase(&self, phase: Phase) {
-        self.runs.phase(self.cell, phase);
-    }
-
-    fn steers(&self) -> Vec<String> {
-        self.runs.take_steers(self.cell.id())
-    }
-
-    fn out_of_budget(&self, reason: StopReason) {
-        self.runs.abort(vec![self.cell.run.id.clone()], Push::Gentle, &reason);
-    }
 }

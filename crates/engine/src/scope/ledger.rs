@@ -45,6 +45,8 @@ type Tell = Arc<dyn Fn(StopLevel) + Send + Sync>;
 struct Line {
     row: Row,
     tell: Option<Tell>,
+    /// It may go on after the run: the session's from then on.
+    background: bool,
 }
 
 struct Book {
@@ -104,13 +106,28 @@ impl Ledger {
         let at = book.lines.len();
         let id = u64::try_from(at).unwrap_or(u64::MAX).saturating_add(1);
         let row = Row { kind, id, label, opened, released: None, how: "held", process: None, leftovers: Vec::new() };
-        book.lines.push(Line { row, tell: None });
+        book.lines.push(Line { row, tell: None, background: false });
         self.0.open.send_modify(|count| *count += 1);
         let how = match kind {
             ResourceKind::ModelRequest | ResourceKind::HttpRequest => "closed",
             _ => "cancelled",
         };
         Held { ledger: self.clone(), at, how }
+    }
+
+    /// The run's work is done and nobody stopped it: what was started in the background goes on and is the run's no more.
+    pub fn hand_over(&self) {
+        let now = self.0.clock.now();
+        let mut book = self.book();
+        let mut handed = 0;
+        for line in book.lines.iter_mut().filter(|line| line.background && line.row.released.is_none()) {
+            line.row.released = Some(now);
+            line.row.how = "kept";
+            line.tell = None;
+            handed += 1;
+        }
+        drop(book);
+        self.0.open.send_modify(|count| *count -= handed);
     }
 
     pub(super) fn stop(&self, level: StopLevel) {
@@ -148,6 +165,15 @@ impl Held {
         self
     }
 
+    /// This thing may outlive the run: it is handed over when the work returns without a stop ([`Ledger::hand_over`]), and
+    /// ends with the run otherwise.
+    pub fn in_background(self) -> Self {
+        if let Some(line) = self.ledger.book().lines.get_mut(self.at) {
+            line.background = true;
+        }
+        self
+    }
+
     /// Notes what is known about a process, now or again later.
     pub fn note_process(&self, facts: ProcessFacts) {
         self.with_row(|row| row.process = Some(facts));
@@ -163,8 +189,10 @@ impl Held {
         self.how = how;
     }
 
+    /// Changes the row, unless it was handed over.
     fn with_row(&self, change: impl FnOnce(&mut Row)) {
-        if let Some(line) = self.ledger.book().lines.get_mut(self.at) {
+        let mut book = self.ledger.book();
+        if let Some(line) = book.lines.get_mut(self.at).filter(|line| line.row.released.is_none()) {
             change(&mut line.row);
         }
     }
@@ -174,11 +202,11 @@ impl Drop for Held {
     fn drop(&mut self) {
         let now = self.ledger.0.clock.now();
         let mut book = self.ledger.book();
-        if let Some(line) = book.lines.get_mut(self.at) {
-            line.row.released = Some(now);
-            line.row.how = self.how;
-            line.tell = None;
-        }
+        // A line that was handed over is closed already.
+        let Some(line) = book.lines.get_mut(self.at).filter(|line| line.row.released.is_none()) else { return };
+        line.row.released = Some(now);
+        line.row.how = self.how;
+        line.tell = None;
         drop(book);
         self.ledger.0.open.send_modify(|count| *count -= 1);
     }

@@ -30,6 +30,10 @@ pub enum Point {
     Blocking,
     /// A tool's HTTP request is out.
     Fetch,
+    /// A sub-run is being let in.
+    StartSubRun,
+    /// A sub-run is at work.
+    SubRun,
     /// A tool call has ended.
     AfterTool,
 }
@@ -49,6 +53,8 @@ impl Point {
         Self::Process,
         Self::Blocking,
         Self::Fetch,
+        Self::StartSubRun,
+        Self::SubRun,
         Self::AfterTool,
     ];
 }

@@ -9,7 +9,7 @@ use crate::llm::ToolSpec;
 use crate::tools::text::quoted;
 
 /// The arguments of one tool.
-pub(super) trait Arguments: DeserializeOwned + JsonSchema + Send + 'static {
+pub(crate) trait Arguments: DeserializeOwned + JsonSchema + Send + 'static {
     /// The tool's name.
     const NAME: &'static str;
     /// What the tool does, for the model.
@@ -19,12 +19,12 @@ pub(super) trait Arguments: DeserializeOwned + JsonSchema + Send + 'static {
 }
 
 /// The tool as the model sees it.
-pub(super) fn spec<T: Arguments>() -> ToolSpec {
+pub(crate) fn spec<T: Arguments>() -> ToolSpec {
     ToolSpec { name: T::NAME.into(), description: T::ABOUT.into(), parameters: schema::<T>() }
 }
 
 /// Reads arguments, or says which field is wrong, what it should be, and how a right call looks.
-pub(super) fn parse<T: Arguments>(given: &Value) -> Result<T, String> {
+pub(crate) fn parse<T: Arguments>(given: &Value) -> Result<T, String> {
     let empty = Value::Object(Map::new());
     let given = if given.is_null() { &empty } else { given };
     let problem = match check(&schema::<T>(), given) {

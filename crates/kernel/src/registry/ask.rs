@@ -21,6 +21,8 @@ pub enum StopScope {
         key: SessionKey,
         /// Whether its queue is withdrawn.
         queued: Queued,
+        /// What happens to what earlier runs of it left running.
+        background: Background,
     },
     /// Runs of an agent.
     Agent {
@@ -40,6 +42,23 @@ pub enum Queued {
     Withdraw,
     /// Left where it is.
     Keep,
+}
+
+/// What happens to the background runs and processes that ended runs of a stopped session started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Background {
+    /// They are stopped.
+    Stop,
+    /// They go on.
+    Keep,
+}
+
+impl StopScope {
+    /// A session with all that belongs to it.
+    #[must_use]
+    pub fn whole_session(key: SessionKey) -> Self {
+        Self::Session { key, queued: Queued::Withdraw, background: Background::Stop }
+    }
 }
 
 /// Which runs of an agent a stop covers.

@@ -10,12 +10,12 @@ use std::time::Duration;
 use quell_protocol::api::OnBusy;
 use quell_protocol::{AgentId, Principal, RunId, SessionKey, StopReason, Surface};
 
-use super::{NewRun, Registry, StopAsk, Who};
+use super::{Bounds, NewRun, Registry, StopAsk, Who};
 use crate::run::{Input, Outcome, Push};
 use crate::time::{Moment, StopTimes};
 
-/// The most runs that may wait in one session here.
-const LIMIT: usize = 3;
+/// How many runs may wait, stand below each other, and be started by one here.
+const BOUNDS: Bounds = Bounds { queued: 3, depth: 2, children: 2 };
 
 fn at(seconds: u64) -> Moment {
     Moment(Duration::from_secs(seconds))
@@ -66,7 +66,7 @@ fn new_run(id: &str, key: &str, on_busy: OnBusy) -> NewRun {
 }
 
 fn registry() -> Registry {
-    Registry::new(StopTimes::default(), LIMIT)
+    Registry::new(StopTimes::default(), BOUNDS)
 }
 
 /// Accepts a run durably.

@@ -1,12 +1,13 @@
 //! A house for one test: an engine in this process, a scripted model behind real HTTP, a database file in a directory of its
 //! own. It also knows who asks and what was seen, and decides nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use quell_engine::agent::{AgentConfig, Limits};
+use quell_engine::cell::Progress;
 use quell_engine::dispatch::{Caller, Notice, Stop, StopText, Submission, SubmitError, Submitted, Subscription};
 use quell_engine::llm::{ProviderConfig, ProviderKind};
 use quell_engine::proc::{WardenExe, base_environment};
@@ -14,12 +15,12 @@ use quell_engine::scope::{Point, Probe};
 use quell_engine::tools::{FetchSettings, ToolSettings};
 use quell_engine::{Engine, EngineConfig};
 use quell_kernel::expiry::ExpiryLimits;
-use quell_kernel::registry::{Queued, StopAsk, StopScope};
+use quell_kernel::registry::{StopAsk, StopScope};
 use quell_kernel::{Push, StopTimes};
 use quell_protocol::api::{ComputeStatus, OnBusy, RunView, Scope, SendAnswer};
 use quell_protocol::{AgentId, EventKind, Principal, ResourceKind, RunEvent, RunId, SessionKey, StopReason, Surface};
 use quell_protocol::{Receipt, Verdict};
-use quell_testkit::{ScriptedModel, leaks};
+use quell_testkit::{Behaviour, ScriptedModel, leaks};
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard, watch};
@@ -55,8 +56,12 @@ pub(crate) struct House {
     pub(crate) model: Arc<ScriptedModel>,
     pub(crate) trap: Trap,
     pub(crate) dir: TempDir,
+    scripts: Scripts,
     _claim: Claim,
 }
+
+/// Answers of the model by the last marker of the request.
+type Scripts = Arc<Mutex<HashMap<String, VecDeque<Behaviour>>>>;
 
 impl House {
     /// A house with the defaults, beside others.
@@ -79,7 +84,23 @@ impl House {
         let mut config = config(dir.path(), &model.base_url(), trap.probe());
         change(&mut config);
         let engine = Engine::start(config).await.unwrap();
-        Self { engine, model, trap, dir, _claim: claim }
+        Self { engine, model, trap, dir, scripts: Scripts::default(), _claim: claim }
+    }
+
+    /// From now on the model answers by the last marker of the request, where its script is used up: with what
+    /// [`House::script`] gave that marker, else with a word.
+    pub(crate) fn answer_by_marker(&self) {
+        let scripts = Arc::clone(&self.scripts);
+        self.model.by_prompt(move |_, request| {
+            let marker = request.markers.last().cloned().unwrap_or_default();
+            let scripted = scripts.lock().unwrap().get_mut(&marker).and_then(VecDeque::pop_front);
+            scripted.unwrap_or_else(|| Behaviour::text("That is done."))
+        });
+    }
+
+    /// What the model answers to requests whose last marker is this, in order.
+    pub(crate) fn script(&self, marker: &str, answers: impl IntoIterator<Item = Behaviour>) {
+        self.scripts.lock().unwrap().insert(marker.to_owned(), answers.into_iter().collect());
     }
 
     /// Where the tools of agent `main` work.
@@ -111,6 +132,14 @@ impl House {
         self.ended(&run).await
     }
 
+    /// Sends a message and waits until its run is over; what it left in the background keeps it in memory.
+    pub(crate) async fn ask_and_wait(&self, session: &str, text: &str) -> RunView {
+        let run = self.send(message(session, text)).await;
+        let Some(cell) = self.engine.live(&run) else { panic!("run {run} is over already") };
+        cell.reached(Progress::Ended).await;
+        cell.view()
+    }
+
     /// Waits for the end of a run and for its last entry in the database.
     pub(crate) async fn ended(&self, run: &RunId) -> RunView {
         let engine = self.engine.clone();
@@ -130,7 +159,7 @@ impl House {
 
     /// Stops a session as its owner, with its queue.
     pub(crate) fn stop_session(&self, session: &str) -> Stop {
-        let scope = StopScope::Session { key: key(session), queued: Queued::Withdraw };
+        let scope = StopScope::whole_session(key(session));
         self.engine.stop(&alice(), &scope, &ask(Push::Gentle))
     }
 

@@ -18,6 +18,7 @@ mod race;
 mod rows_b;
 mod rows_b10;
 mod rows_e;
+mod subagents;
 mod sweep;
 mod tidy;
 mod ws;

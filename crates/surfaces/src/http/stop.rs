@@ -8,7 +8,7 @@ use axum::response::{IntoResponse, Response};
 use quell_engine::access::Caller;
 use quell_engine::dispatch::{Stop, stop_answer};
 use quell_kernel::Push;
-use quell_kernel::registry::{Queued, StopAsk, StopScope};
+use quell_kernel::registry::{Background, Queued, StopAsk, StopScope};
 use quell_protocol::api::{
     Hold, StopAllAnswer, StopAllRequest, StopAnswer, StopRunRequest, StopSessionRequest, TicketView,
 };
@@ -103,7 +103,8 @@ pub(super) async fn session(
 ) -> Result<Json<StopAnswer>, Refused> {
     let caller = visitor.writer()?;
     let queued = if request.keep_queued { Queued::Keep } else { Queued::Withdraw };
-    let scope = StopScope::Session { key: SessionKey::parse(key)?, queued };
+    let background = if request.keep_background { Background::Keep } else { Background::Stop };
+    let scope = StopScope::Session { key: SessionKey::parse(key)?, queued, background };
     let stop = door.engine().stop(caller, &scope, &ask(caller, request.force, request.reason.as_deref()));
     wait_if_asked(&query, &stop).await;
     Ok(Json(stop_answer(stop)))

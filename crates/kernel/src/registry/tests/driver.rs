@@ -7,8 +7,10 @@ use quell_protocol::api::OnBusy;
 use quell_protocol::{RunId, SessionKey, StopReason, Surface, Verdict};
 
 use super::model::{Model, Run};
-use super::{LIMIT, agent, at, principal, registry, run_id, session};
-use crate::registry::{AgentPhase, Gate, NewRun, Phase, Queued, Registry, StopAsk, StopScope, Stopped, Who};
+use super::{BOUNDS, agent, at, principal, registry, run_id, session};
+use crate::registry::{
+    AgentPhase, Background, Gate, NewRun, Phase, Queued, Registry, StopAsk, StopScope, Stopped, Who,
+};
 use crate::run::{Effect, Input, Outcome, Push, RunState};
 use crate::time::Moment;
 
@@ -77,9 +79,11 @@ fn new_run() -> impl Strategy<Value = NewRun> {
 fn scope() -> impl Strategy<Value = StopScope> {
     let queued = prop_oneof![Just(Queued::Withdraw), Just(Queued::Keep)];
     let phase = prop_oneof![Just(AgentPhase::WaitingLlm), Just(AgentPhase::Any)];
+    let background = prop_oneof![Just(Background::Stop), Just(Background::Keep)];
     prop_oneof![
         4 => (id(), prop::option::of(key())).prop_map(|(id, session)| StopScope::Run { id, session }),
-        2 => (key(), queued).prop_map(|(key, queued)| StopScope::Session { key, queued }),
+        2 => (key(), queued, background)
+            .prop_map(|(key, queued, background)| StopScope::Session { key, queued, background }),
         2 => (prop::sample::select(AGENTS.as_slice()), phase)
             .prop_map(|(id, phase)| StopScope::Agent { id: agent(id), phase }),
         1 => Just(StopScope::Everything),
@@ -146,7 +150,7 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        Self { real: registry(), model: Model::new(LIMIT), now: at(0) }
+        Self { real: registry(), model: Model::new(BOUNDS), now: at(0) }
     }
 
     /// Uses both and holds their answers against each other.
@@ -191,7 +195,7 @@ impl World {
                 did.stopped = Some(same_stop(self.real.stop(&scope, &who, &ask, self.now), wanted));
             }
             Op::Abort(ids, push) => did.stopped = Some(self.abort(ids, push)),
-            Op::Forget(id) => assert_eq!(self.real.forget(&id), self.model.forget(&id)),
+            Op::Forget(id) => assert_eq!(self.real.forget(&id, |_| false), self.model.forget(&id)),
             Op::Gate(gate) => {
                 self.real.set_gate(gate);
                 self.model.gate = gate;

@@ -1,12 +1,15 @@
 //! The registry as one list in order of acceptance, every question answered by looking through all of it.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use quell_protocol::api::{ComputeStatus, OnBusy};
 use quell_protocol::{AgentId, By, Principal, RunId, SessionKey, StopReason, Verdict};
 
 use crate::queue::{Admission, Refusal};
-use crate::registry::{Accepted, AgentPhase, Gate, NewRun, Phase, Queued, StopAsk, StopScope, Stopped, Who};
+use crate::registry::{
+    Accepted, AgentPhase, Background, Bounds, Gate, NewRun, NotBorn, Phase, Queued, StopAsk, StopScope, Stopped, Who,
+};
 use crate::run::{Effect, Input, Push, RunState};
 use crate::time::{Moment, StopTimes};
 
@@ -22,6 +25,9 @@ pub(super) struct Run {
     parent: Option<u64>,
     steers: Option<u64>,
     stopped_early: Option<Verdict>,
+    /// Agents of which a person stopped a run somewhere below this one.
+    lost: BTreeSet<AgentId>,
+    stored: bool,
 }
 
 impl Run {
@@ -46,12 +52,12 @@ pub(super) struct Model {
     pub(super) gate: Gate,
     early: Vec<Early>,
     marks: u64,
-    limit: usize,
+    bounds: Bounds,
 }
 
 impl Model {
-    pub(super) fn new(limit: usize) -> Self {
-        Self { runs: Vec::new(), gate: Gate::Open, early: Vec::new(), marks: 0, limit }
+    pub(super) fn new(bounds: Bounds) -> Self {
+        Self { runs: Vec::new(), gate: Gate::Open, early: Vec::new(), marks: 0, bounds }
     }
 
     pub(super) fn get(&self, id: &RunId) -> Option<&Run> {
@@ -79,13 +85,16 @@ impl Model {
             Gate::Held => return Err(Refusal::Held),
             Gate::Closing => return Err(Refusal::ShuttingDown),
         }
+        if let Some(parent) = &new.parent {
+            self.judge_birth(parent, &new.agent)?;
+        }
         let live = self.live(&new.session);
         let active = live.iter().find(|run| run.state != RunState::Queued).map(|run| (run.mark, run.new.id.clone()));
         let waiting = live.iter().filter(|run| run.state == RunState::Queued).count();
         if new.on_busy == OnBusy::Reject && !live.is_empty() {
             return Err(Refusal::Busy);
         }
-        if new.on_busy != OnBusy::Interrupt && waiting >= self.limit {
+        if new.on_busy != OnBusy::Interrupt && waiting >= self.bounds.queued {
             return Err(Refusal::QueueFull { waiting });
         }
         let steered = active.filter(|_| new.on_busy == OnBusy::Steer);
@@ -98,6 +107,22 @@ impl Model {
         Ok(Accepted::New(admission))
     }
 
+    fn judge_birth(&self, parent: &RunId, agent: &AgentId) -> Result<(), NotBorn> {
+        let parent = self.get(parent).filter(|run| run.state == RunState::Running).ok_or(NotBorn::ParentOver)?;
+        let above: Vec<&Run> = self.runs.iter().filter(|run| self.is_below(parent, &[run.mark])).collect();
+        if above.len() > self.bounds.depth {
+            return Err(NotBorn::TooDeep { limit: self.bounds.depth });
+        }
+        let children = self.runs.iter().filter(|run| run.parent == Some(parent.mark) && !run.state.is_ended());
+        if children.count() >= self.bounds.children {
+            return Err(NotBorn::TooMany { limit: self.bounds.children });
+        }
+        if above.iter().any(|run| run.lost.contains(agent)) {
+            return Err(NotBorn::StoppedByPerson { agent: agent.clone() });
+        }
+        Ok(())
+    }
+
     fn push(&mut self, new: NewRun, steers: Option<u64>, now: Moment) {
         let meant = |early: &&Early| {
             let here = early.session.as_ref().is_none_or(|key| *key == new.session);
@@ -107,7 +132,8 @@ impl Model {
         let parent = new.parent.as_ref().and_then(|parent| self.get(parent)).map(|parent| parent.mark);
         self.marks += 1;
         let (state, phase, mark) = (RunState::Queued, Phase::Processing, self.marks);
-        self.runs.push(Run { new, state, phase, durable: false, mark, parent, steers, stopped_early });
+        let (durable, stored, lost) = (false, false, BTreeSet::new());
+        self.runs.push(Run { new, state, phase, durable, mark, parent, steers, stopped_early, lost, stored });
     }
 
     pub(super) fn durable(&mut self, id: &RunId, now: Moment) -> Stopped {
@@ -185,8 +211,10 @@ impl Model {
             StopScope::Run { id, session } => {
                 run.new.id == *id && session.as_ref().is_none_or(|key| *key == run.new.session)
             }
-            StopScope::Session { key, queued } => {
-                run.new.session == *key && (*queued == Queued::Withdraw || run.state != RunState::Queued)
+            StopScope::Session { key, queued, background } => {
+                run.new.session == *key
+                    && (*queued == Queued::Withdraw || run.state != RunState::Queued)
+                    && (*background == Background::Stop || !run.state.is_ended())
             }
             StopScope::Agent { id, phase } => {
                 let waits = run.state == RunState::Running && run.phase == Phase::Waiting;
@@ -196,7 +224,16 @@ impl Model {
         };
         let mine = |run: &&Run| who.admin || run.new.principal == who.principal;
         let roots: Vec<u64> = self.runs.iter().filter(named).filter(mine).map(|run| run.mark).collect();
-        self.abort(&roots, ask.push, &verdict, now)
+        let stopped = self.abort(&roots, ask.push, &verdict, now);
+        for run in self.runs.clone().iter().filter(|run| roots.contains(&run.mark)) {
+            let parent = self.runs.iter().find(|parent| run.parent == Some(parent.mark));
+            let goes_on = |it: &Run| !it.state.is_ended() && !stopped.covered.contains(&it.new.id);
+            let top = self.runs.iter().position(|top| top.parent.is_none() && self.is_below(run, &[top.mark]));
+            if let Some(top) = top.filter(|_| parent.is_some_and(goes_on)) {
+                self.runs[top].lost.insert(run.new.agent.clone());
+            }
+        }
+        stopped
     }
 
     /// Aborts what the roots cover: each with everything that was started below it.
@@ -229,13 +266,23 @@ impl Model {
                 .is_some_and(|parent| self.is_below(parent, tops))
     }
 
-    pub(super) fn forget(&mut self, id: &RunId) -> bool {
-        let Some(run) = self.get(id) else { return true };
-        let keep = run.owes_late() || self.runs.iter().any(|other| self.lives_below(other, run));
-        if !keep {
-            self.remove(id);
-        }
-        !keep
+    pub(super) fn forget(&mut self, id: &RunId) -> Vec<RunId> {
+        let Some(run) = self.get_mut(id).filter(|run| run.state.is_ended()) else { return Vec::new() };
+        run.stored = true;
+        let above: Vec<u64> = {
+            let Some(run) = self.get(id) else { return Vec::new() };
+            self.runs.iter().filter(|other| self.is_below(run, &[other.mark])).map(|other| other.mark).collect()
+        };
+        let over = |run: &&Run| {
+            let lives = self.runs.iter().any(|other| self.lives_below(other, run));
+            above.contains(&run.mark) && run.stored && !run.owes_late() && !lives
+        };
+        // From the run upwards: a parent that is kept keeps those above it.
+        let mut gone: Vec<RunId> = self.runs.iter().rev().filter(over).map(|run| run.new.id.clone()).collect();
+        let kept = self.runs.iter().rev().filter(|run| above.contains(&run.mark)).position(|run| !over(&run));
+        gone.truncate(kept.unwrap_or(gone.len()));
+        gone.iter().for_each(|id| self.remove(id));
+        gone
     }
 
     /// True when `run` is not ended, and is `top` or was started below it.

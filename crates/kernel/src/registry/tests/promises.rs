@@ -4,10 +4,12 @@ use quell_protocol::api::OnBusy;
 use quell_protocol::{By, RunId, StopReason, Surface, Verdict};
 use rstest::rstest;
 
-use super::{admin, ask, at, begin, finish, let_in, new_run, principal, registry, run_id, session, start, who};
+use super::{
+    BOUNDS, admin, agent, ask, at, begin, finish, let_in, new_run, principal, registry, run_id, session, start, who,
+};
 use crate::queue::{Admission, Refusal};
 use crate::registry::early::EARLY_STOPS;
-use crate::registry::{Accepted, Gate, NewRun, Queued, Registry, StopScope, Stopped};
+use crate::registry::{Accepted, Background, Gate, NewRun, NotBorn, Queued, Registry, StopScope, Stopped};
 use crate::run::{Input, Push, RunState};
 
 fn run_scope(id: &str, key: Option<&str>) -> StopScope {
@@ -24,6 +26,10 @@ fn state<'a>(registry: &'a Registry, id: &str) -> &'a RunState {
 
 fn child(id: &str, key: &str, parent: &str) -> NewRun {
     NewRun { parent: Some(run_id(parent)), ..new_run(id, key, OnBusy::Queue) }
+}
+
+fn forget(registry: &mut Registry, id: &str) -> Vec<RunId> {
+    registry.forget(&run_id(id), |_| false)
 }
 
 fn accept_and_settle(registry: &mut Registry, run: NewRun, seconds: u64) -> Stopped {
@@ -155,7 +161,7 @@ fn a_wrong_session_key_changes_nothing_and_is_not_kept() {
 fn nobody_stops_what_another_started_but_an_admin_does() {
     let mut registry = registry();
     begin(&mut registry, new_run("r", "s", OnBusy::Queue));
-    let everything = StopScope::Session { key: session("s"), queued: Queued::Withdraw };
+    let everything = StopScope::whole_session(session("s"));
     for scope in [run_scope("r", None), everything, StopScope::Everything] {
         assert_eq!(registry.stop(&scope, &who("bob"), &ask(), at(0)), Stopped::default(), "{scope:?}");
     }
@@ -174,31 +180,96 @@ fn a_stop_of_an_ended_run_stops_what_lives_below_it_and_leaves_its_verdict() {
     begin(&mut registry, child("low", "c", "middle"));
     finish(&mut registry, "top");
     finish(&mut registry, "middle");
-    assert!(!registry.forget(&run_id("top")) && !registry.forget(&run_id("middle")));
+    assert!(forget(&mut registry, "top").is_empty() && forget(&mut registry, "middle").is_empty());
     let stopped = stop(&mut registry, "top", "ann");
     assert_eq!(stopped.aborted, [run_id("low")]);
     assert_eq!(stopped.covered, ["low", "middle", "top"].map(run_id));
     assert_eq!(state(&registry, "top").verdict(), Some(&Verdict::Completed));
     finish(&mut registry, "low");
-    for id in ["top", "middle", "low"] {
-        assert!(registry.forget(&run_id(id)), "{id}");
-    }
+    assert_eq!(forget(&mut registry, "low"), ["low", "middle", "top"].map(run_id), "those above it waited for it");
     assert_eq!(registry.iter().count(), 0);
 }
 
 #[test]
-fn a_run_that_names_itself_as_its_parent_has_none() {
+fn what_an_ended_run_still_holds_keeps_it_until_it_is_gone() {
     let mut registry = registry();
-    begin(&mut registry, child("r", "s", "r"));
+    begin(&mut registry, new_run("r", "s", OnBusy::Queue));
+    finish(&mut registry, "r");
+    let held = |id: &RunId| id.as_str() == "r";
+    assert!(registry.forget(&run_id("r"), held).is_empty());
+    assert_eq!(registry.kept(), [run_id("r")]);
     assert_eq!(stop(&mut registry, "r", "ann").covered, [run_id("r")]);
+    assert_eq!(forget(&mut registry, "r"), [run_id("r")]);
 }
 
 #[test]
-fn a_run_whose_parent_is_not_known_is_nobodys_child() {
+fn only_a_run_at_work_starts_others() {
     let mut registry = registry();
-    begin(&mut registry, child("r", "s", "later"));
-    begin(&mut registry, new_run("later", "t", OnBusy::Queue));
-    assert_eq!(stop(&mut registry, "later", "ann").covered, [run_id("later")]);
+    begin(&mut registry, new_run("over", "a", OnBusy::Queue));
+    finish(&mut registry, "over");
+    begin(&mut registry, new_run("ending", "b", OnBusy::Queue));
+    stop(&mut registry, "ending", "ann");
+    begin(&mut registry, new_run("busy", "c", OnBusy::Queue));
+    let_in(&mut registry, new_run("queued", "c", OnBusy::Queue));
+    for parent in ["over", "ending", "queued", "unknown", "r"] {
+        assert_eq!(registry.accept(child("r", "s", parent), at(0)), Err(NotBorn::ParentOver.into()), "{parent}");
+    }
+    assert_eq!(registry.accept(child("r", "s", "busy"), at(0)), Ok(Accepted::New(Admission::Queue)));
+}
+
+#[test]
+fn a_tree_grows_only_so_deep_and_so_wide() {
+    let mut registry = registry();
+    begin(&mut registry, new_run("top", "a", OnBusy::Queue));
+    begin(&mut registry, child("one", "b", "top"));
+    begin(&mut registry, child("below", "c", "one"));
+    let deeper = registry.accept(child("deeper", "d", "below"), at(0));
+    assert_eq!(deeper, Err(NotBorn::TooDeep { limit: BOUNDS.depth }.into()));
+    begin(&mut registry, child("two", "d", "top"));
+    assert_eq!(
+        registry.accept(child("three", "e", "top"), at(0)),
+        Err(NotBorn::TooMany { limit: BOUNDS.children }.into())
+    );
+    finish(&mut registry, "two");
+    assert!(registry.accept(child("three", "e", "top"), at(0)).is_ok(), "its place is free again");
+}
+
+#[test]
+fn nobody_of_a_turn_starts_an_agent_again_that_a_person_stopped_in_it() {
+    let mut registry = registry();
+    let scout = |id: &str, parent: &str| NewRun { agent: agent("scout"), ..child(id, id, parent) };
+    begin(&mut registry, new_run("top", "a", OnBusy::Queue));
+    begin(&mut registry, child("middle", "b", "top"));
+    begin(&mut registry, scout("scout-1", "middle"));
+    stop(&mut registry, "scout-1", "ann");
+    let refused = Err(NotBorn::StoppedByPerson { agent: agent("scout") }.into());
+    assert_eq!(registry.accept(scout("scout-2", "middle"), at(0)), refused);
+    assert_eq!(registry.accept(scout("scout-2", "top"), at(0)), refused, "nor does the run above");
+    assert!(registry.accept(child("writer", "w", "middle"), at(0)).is_ok(), "another agent may be started");
+    finish(&mut registry, "top");
+    begin(&mut registry, new_run("next", "n", OnBusy::Queue));
+    assert!(registry.accept(scout("scout-2", "next"), at(0)).is_ok(), "the next turn may");
+}
+
+#[test]
+fn a_sub_run_that_ran_out_of_time_may_be_started_again() {
+    let mut registry = registry();
+    begin(&mut registry, new_run("top", "a", OnBusy::Queue));
+    begin(&mut registry, child("first", "b", "top"));
+    registry.abort(vec![run_id("first")], Push::Gentle, &StopReason::Timeout, at(0));
+    assert!(registry.accept(child("second", "c", "top"), at(0)).is_ok());
+}
+
+#[test]
+fn background_runs_of_a_stopped_session_go_on_only_if_they_are_to_be_kept() {
+    for (background, wanted) in [(Background::Keep, 0), (Background::Stop, 1)] {
+        let mut registry = registry();
+        begin(&mut registry, new_run("before", "s", OnBusy::Queue));
+        begin(&mut registry, child("left", "t", "before"));
+        finish(&mut registry, "before");
+        let scope = StopScope::Session { key: session("s"), queued: Queued::Withdraw, background };
+        assert_eq!(registry.stop(&scope, &who("ann"), &ask(), at(0)).aborted.len(), wanted, "{background:?}");
+    }
 }
 
 #[test]
@@ -208,7 +279,7 @@ fn a_stopped_session_loses_its_queue_unless_it_is_to_be_kept() {
         begin(&mut registry, new_run("active", "s", OnBusy::Queue));
         let_in(&mut registry, new_run("waiting", "s", OnBusy::Queue));
         let_in(&mut registry, new_run("elsewhere", "t", OnBusy::Queue));
-        let scope = StopScope::Session { key: session("s"), queued };
+        let scope = StopScope::Session { key: session("s"), queued, background: Background::Stop };
         let stopped = registry.stop(&scope, &who("ann"), &ask(), at(0));
         assert_eq!(stopped.aborted.len(), wanted, "{queued:?}");
         assert_eq!(state(&registry, "waiting").is_ended(), queued == Queued::Withdraw);
@@ -315,7 +386,7 @@ fn a_late_payment_of_an_ended_run_is_not_lost() {
     registry.input(&run_id("r"), Input::Recorded, at(0));
     registry.input(&run_id("r"), Input::HardPassed, at(5));
     assert!(state(&registry, "r").is_ended());
-    assert!(!registry.forget(&run_id("r")), "it still owes its release");
+    assert!(forget(&mut registry, "r").is_empty(), "it still owes its release");
     assert_eq!(registry.input(&run_id("r"), Input::Released, at(9)), [crate::run::Effect::AmendReceipt]);
-    assert!(registry.forget(&run_id("r")));
+    assert_eq!(forget(&mut registry, "r"), [run_id("r")]);
 }

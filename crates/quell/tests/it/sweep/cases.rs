@@ -173,7 +173,12 @@ fn in_tools() -> Vec<Case> {
         aftermath: |scene| Box::pin(fetch_left(scene)),
         ..Case::new("fetch_url running", fetch_quiet, Moment::When(|scene| Box::pin(fetch_arrived(scene))))
     };
-    vec![shell, between, blocking, fetching]
+    let agent = Case {
+        seen: &["Stopped while it ran"],
+        aftermath: |scene| Box::pin(the_other_agent_is_gone(scene)),
+        ..Case::new("another agent at work", hand_out, Moment::When(|scene| Box::pin(the_other_agent_works(scene))))
+    };
+    vec![shell, between, blocking, fetching, agent]
 }
 
 fn at_the_end() -> Vec<Case> {
@@ -188,12 +193,15 @@ fn at_the_end() -> Vec<Case> {
     ]
 }
 
-/// A stop at every point, in a run that fails once, uses three tools in one batch, and then answers.
+/// A stop at every point, in a run that fails once, uses a shell, a file, a page and another agent in one batch, and then
+/// answers.
 fn points() -> Vec<Case> {
     let nth = |point: &Point| match point {
         // Once when it is entered and once when its thread is at work.
         Point::Blocking | Point::ModelStream => vec![1, 2],
-        Point::BeforeStep | Point::ContextBuilt | Point::ModelSend | Point::AfterModel | Point::AfterTool => vec![1, 2],
+        // The second time is the other agent's.
+        Point::BeforeStep | Point::ContextBuilt | Point::AfterModel => vec![1, 2, 3],
+        Point::ModelSend | Point::AfterTool => vec![1, 2],
         Point::BeforeTool => vec![1, 3],
         _ => vec![1],
     };
@@ -218,7 +226,8 @@ fn everything<'a>(scene: &'a Scene<'a>) -> Doing<'a> {
         .text("I will look.")
         .tool_call("c1", "shell", &json!({"command": format!("echo one; : {}", scene.mark.as_str())}))
         .tool_call("c2", "read_file", &json!({"path": "short.txt"}))
-        .tool_call("c3", "fetch_url", &json!({"url": scene.site.page}));
+        .tool_call("c3", "fetch_url", &json!({"url": scene.site.page}))
+        .tool_call("c4", "spawn_agent", &json!({"agent": "main", "prompt": "help me"}));
     model_says(scene, [Behaviour::rate_limited("0"), batch.into()])
 }
 
@@ -232,6 +241,27 @@ fn batch_of_two<'a>(scene: &'a Scene<'a>) -> Doing<'a> {
 fn fetch_quiet<'a>(scene: &'a Scene<'a>) -> Doing<'a> {
     let url = format!("http://{}/never", scene.site.quiet.local_addr().unwrap());
     model_says(scene, [Behaviour::tool_call("c1", "fetch_url", &json!({"url": url}))])
+}
+
+fn hand_out<'a>(scene: &'a Scene<'a>) -> Doing<'a> {
+    let child = format!("of-{}", scene.run);
+    let command = format!("echo in the child; {}", commands::setsid_child(&scene.mark));
+    scene.site.script(&child, [Behaviour::tool_call("s1", "shell", &json!({"command": command}))]);
+    let arguments = json!({"agent": "main", "prompt": format!("help marker:{child}")});
+    model_says(scene, [Behaviour::tool_call("c1", "spawn_agent", &arguments)])
+}
+
+async fn the_other_agent_works(scene: &Scene<'_>) {
+    scene.mark.at_least(2).await;
+    holds(scene, ResourceKind::Run).await;
+}
+
+async fn the_other_agent_is_gone(scene: &Scene<'_>) {
+    let engine = &scene.site.house.engine;
+    scene.mark.gone(PATIENCE).await;
+    let cell = engine.live(&scene.run);
+    let below = |rows: Vec<quell_engine::scope::Row>| rows.iter().filter(|row| row.kind == ResourceKind::Run).count();
+    assert!(cell.is_none_or(|cell| below(cell.scope.ledger().rows()) == 1));
 }
 
 /// An answer that the test lets end.

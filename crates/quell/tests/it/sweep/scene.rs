@@ -1,6 +1,5 @@
 //! One case in one mode, from the message to the proof; and the place where all of them are played.
 
-use std::collections::{HashMap, VecDeque};
 use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::{Arc, Mutex};
@@ -32,11 +31,7 @@ pub(super) struct Site {
     pub(super) page: String,
     /// A second connection to the database. SQLite keeps its file open while the engine's are, so there is one for all cases.
     pub(super) database: Mutex<rusqlite::Connection>,
-    scripts: Scripts,
 }
-
-/// Answers of the model by the marker of the run that asks.
-type Scripts = Arc<Mutex<HashMap<String, VecDeque<Behaviour>>>>;
 
 impl Site {
     pub(super) async fn open() -> Self {
@@ -48,20 +43,14 @@ impl Site {
             config.providers.insert("hole".to_owned(), provider(&hole.base_url()));
         })
         .await;
-        let scripts = Scripts::default();
-        let answers = Arc::clone(&scripts);
-        house.model.by_prompt(move |_, request| {
-            let run = request.markers.last().cloned().unwrap_or_default();
-            let scripted = answers.lock().unwrap().get_mut(&run).and_then(VecDeque::pop_front);
-            scripted.unwrap_or_else(|| Behaviour::text("That is done."))
-        });
+        house.answer_by_marker();
         let quiet = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let database = rusqlite::Connection::open(house.dir.path().join("quell.db")).unwrap();
         database.busy_timeout(PATIENCE).unwrap();
         // It opens its files when it writes first.
         database.execute_batch("BEGIN IMMEDIATE; ROLLBACK").unwrap();
         let page = serve_a_page().await;
-        let site = Self { house, hole, quiet, page, database: Mutex::new(database), scripts };
+        let site = Self { house, hole, quiet, page, database: Mutex::new(database) };
         site.lay_out();
         site.warm_up().await;
         site
@@ -92,7 +81,7 @@ impl Site {
     }
 
     pub(super) fn script(&self, run: &str, answers: impl IntoIterator<Item = Behaviour>) {
-        self.scripts.lock().unwrap().insert(run.to_owned(), answers.into_iter().collect());
+        self.house.script(run, answers);
     }
 
     pub(super) async fn close(self) {

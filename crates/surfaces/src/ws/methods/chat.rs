@@ -48,7 +48,10 @@ impl From<SubmitError> for Refusal {
         match error {
             SubmitError::Conflict(_) => Self::invalid(text).with_details(json!({"reason": "chat-request-conflict"})),
             SubmitError::UnknownAgent(_) => Self::invalid(text).with_details(json!({"code": "UNKNOWN_AGENT_ID"})),
-            SubmitError::Empty | SubmitError::Refused(Refused::Busy | Refused::QueueFull { .. }) => Self::invalid(text),
+            SubmitError::Empty
+            | SubmitError::Refused(Refused::Busy | Refused::QueueFull { .. } | Refused::SubRun(_)) => {
+                Self::invalid(text)
+            }
             SubmitError::Refused(Refused::Held) => Self::unavailable(text).with_details(json!({"reason": "held"})),
             SubmitError::Refused(Refused::ShuttingDown) | SubmitError::Closed => {
                 Self::unavailable(text).with_details(json!({"reason": "gateway-restarting"}))

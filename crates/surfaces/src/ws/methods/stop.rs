@@ -2,7 +2,7 @@
 
 use quell_engine::dispatch::Stop;
 use quell_kernel::Push;
-use quell_kernel::registry::{Queued, StopAsk, StopScope};
+use quell_kernel::registry::{StopAsk, StopScope};
 use quell_protocol::{RunId, SessionKey, StopReason};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -37,7 +37,7 @@ pub(super) fn chat_abort(call: &Call<'_>, params: &Value) -> Answer {
     let key = key.and_then(|key| SessionKey::parse(key).ok()).ok_or_else(|| Refusal::invalid(MISSING))?;
     let ask = ask(call, flag(params, "force"), reason(params));
     let scope = match params.get("runId") {
-        None => StopScope::Session { key, queued: Queued::Withdraw },
+        None => StopScope::whole_session(key),
         Some(id) => {
             let id = id.as_str().filter(|id| !id.is_empty()).ok_or_else(|| Refusal::invalid(MISSING))?;
             // A text that cannot be a run id names no run.
@@ -78,7 +78,7 @@ pub(super) fn sessions_abort(call: &Call<'_>, value: &Value) -> Answer {
     let key = asked.key.or(asked.session_key);
     let scope = match (asked.run_id, key) {
         (Some(id), session) => StopScope::Run { id, session },
-        (None, Some(key)) => StopScope::Session { key, queued: Queued::Withdraw },
+        (None, Some(key)) => StopScope::whole_session(key),
         (None, None) => return Err(Refusal::invalid("missing key or runId")),
     };
     let stop = stop(call, &scope, &ask(call, flag(value, "force"), reason(value)));

@@ -1,0 +1,196 @@
+//! Handing work to other agents: the tools `spawn_agent` and `send_message`. Each makes a run whose parent is the caller's.
+
+use std::sync::Arc;
+
+use quell_protocol::{AgentId, StopReason, Verdict};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::Job;
+use crate::cell::{Cell, Progress};
+use crate::llm::ToolSpec;
+use crate::scope::{Cancelled, Point};
+use crate::tools::ToolOutput;
+use crate::tools::arguments::{self, Arguments};
+
+/// A sub-run as its parent asks for it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChildOrder {
+    /// The agent that is to run.
+    pub agent: AgentId,
+    /// Its message.
+    pub text: String,
+    /// Where it runs.
+    pub place: ChildPlace,
+    /// Whether the parent waits for its end; else it goes on by itself, as the session's.
+    pub waits: bool,
+}
+
+/// The session of a sub-run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ChildPlace {
+    /// One of its own that nobody else uses.
+    Fresh,
+    /// The one in which the caller's session talks to that agent; it remembers.
+    Conversation,
+}
+
+/// A sub-run that was let in.
+#[derive(Debug)]
+pub struct Child {
+    /// Its cell.
+    pub cell: Arc<Cell>,
+}
+
+/// Arguments of `spawn_agent`.
+#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct SpawnArgs {
+    /// The agent's name.
+    agent: String,
+    /// What it is to do. It knows nothing of this conversation, so say everything that it needs.
+    prompt: String,
+    /// Whether to wait for its answer; true when absent. Without waiting it works in the background, and you are told of
+    /// its answer in one of your next steps or messages.
+    #[serde(default)]
+    wait: Option<bool>,
+}
+
+impl Arguments for SpawnArgs {
+    const NAME: &'static str = "spawn_agent";
+    const ABOUT: &'static str = "Gives a task to an agent in a conversation of its own and returns its answer.";
+    const EXAMPLE: &'static str = r#"{"agent": "main", "prompt": "Count the lines of all files in ./src."}"#;
+}
+
+/// Arguments of `send_message`.
+#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct SendArgs {
+    /// The agent's name.
+    to: String,
+    /// The message.
+    text: String,
+}
+
+impl Arguments for SendArgs {
+    const NAME: &'static str = "send_message";
+    const ABOUT: &'static str = "Sends a message to another agent and returns its answer. The agent remembers what this conversation told it before.";
+    const EXAMPLE: &'static str = r#"{"to": "main", "text": "Which of the two did you choose?"}"#;
+}
+
+/// Names of the tools of this file.
+pub(super) const NAMES: [&str; 2] = [SpawnArgs::NAME, SendArgs::NAME];
+
+/// The allowed ones of this file's tools as the model sees them, with the agents that there are.
+pub fn delegation_specs<'a>(
+    allowed: &[String],
+    agents: impl Iterator<Item = (&'a AgentId, Option<&'a str>)>,
+) -> Vec<ToolSpec> {
+    let named = |(id, role): (&AgentId, Option<&str>)| role.map_or(id.to_string(), |role| format!("{id} ({role})"));
+    let agents: Vec<String> = agents.map(named).collect();
+    let with_agents = |spec: ToolSpec| ToolSpec {
+        description: format!("{} The agents are: {}.", spec.description, agents.join(", ")),
+        ..spec
+    };
+    let specs = [arguments::spec::<SpawnArgs>(), arguments::spec::<SendArgs>()];
+    let is_allowed = |spec: &ToolSpec| allowed.iter().any(|name| name == "*" || *name == spec.name);
+    specs.into_iter().filter(is_allowed).map(with_agents).collect()
+}
+
+impl Job<'_> {
+    /// Calls a tool of this file; none when `tool` is not one.
+    pub(super) async fn delegate(&self, tool: &str, given: &Value) -> Option<Result<ToolOutput, Cancelled>> {
+        let order = match tool {
+            SpawnArgs::NAME => arguments::parse::<SpawnArgs>(given).map(|args| Order {
+                agent: args.agent,
+                text: args.prompt,
+                place: ChildPlace::Fresh,
+                waits: args.wait.unwrap_or(true),
+            }),
+            SendArgs::NAME => arguments::parse::<SendArgs>(given).map(|args| Order {
+                agent: args.to,
+                text: args.text,
+                place: ChildPlace::Conversation,
+                waits: true,
+            }),
+            _ => return None,
+        };
+        Some(match order.and_then(|order| self.checked(order)) {
+            Ok(order) => self.hand_out(order).await,
+            Err(problem) => Ok(ToolOutput::error(problem)),
+        })
+    }
+
+    fn checked(&self, order: Order) -> Result<ChildOrder, String> {
+        let known = AgentId::parse(&order.agent).ok().filter(|id| self.workshop.agents.contains_key(id));
+        let Some(agent) = known else {
+            let agents: Vec<&str> = self.workshop.agents.keys().map(AgentId::as_str).collect();
+            return Err(format!("There is no agent {:?}. There are: {}.", order.agent, agents.join(", ")));
+        };
+        if order.text.trim().is_empty() {
+            return Err("The text is empty. Say what the agent is to do.".to_owned());
+        }
+        Ok(ChildOrder { agent, text: order.text, place: order.place, waits: order.waits })
+    }
+
+    async fn hand_out(&self, order: ChildOrder) -> Result<ToolOutput, Cancelled> {
+        let (agent, waits) = (order.agent.clone(), order.waits);
+        let child = match self.scope.race(Point::StartSubRun, self.reins.start_child(order)).await? {
+            Ok(child) => child,
+            Err(refusal) => return Ok(ToolOutput::error(format!("The agent {agent} was not started: {refusal}."))),
+        };
+        if !waits {
+            let run = child.cell.id();
+            return Ok(ToolOutput::ok(format!(
+                "The agent {agent} works in the background as run {run}. You will be told of its answer."
+            )));
+        }
+        self.scope.race(Point::SubRun, child.cell.reached(Progress::Ended)).await?;
+        let text = report_of(&child.cell);
+        Ok(match child.cell.verdict() {
+            Some(Verdict::Completed) => ToolOutput::ok(text),
+            Some(Verdict::Failed { .. } | Verdict::Aborted { .. }) | None => ToolOutput::error(text),
+        })
+    }
+}
+
+struct Order {
+    agent: String,
+    text: String,
+    place: ChildPlace,
+    waits: bool,
+}
+
+/// What came of a sub-run, for the model that ordered it.
+#[must_use]
+pub fn report_of(child: &Cell) -> String {
+    let (agent, output) = (&child.run.agent, child.view().output);
+    match child.verdict() {
+        Some(Verdict::Completed) => output.unwrap_or_default(),
+        Some(Verdict::Failed { message, .. }) => format!("The agent {agent} failed: {message}."),
+        Some(Verdict::Aborted { reason, by }) => {
+            let by = by.map_or_else(
+                || because(&reason).to_owned(),
+                |_| "by a person. Do not start it again in this turn".to_owned(),
+            );
+            let said = output.map(|said| format!(" What it had said until then is no answer:\n{said}"));
+            format!("The agent {agent} was stopped {by}. Side effects are possible.{}", said.unwrap_or_default())
+        }
+        None => format!("The agent {agent} did not start."),
+    }
+}
+
+fn because(reason: &StopReason) -> &'static str {
+    match reason {
+        StopReason::Timeout => "because its time was used up",
+        StopReason::Steps => "because its steps were used up",
+        StopReason::Tokens => "because its tokens were used up",
+        StopReason::Shutdown | StopReason::DaemonStopped => "because the service was shut down",
+        StopReason::User
+        | StopReason::Command
+        | StopReason::Superseded
+        | StopReason::Disconnect
+        | StopReason::Other(_) => "before it was finished",
+    }
+}
