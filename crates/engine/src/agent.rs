@@ -3,6 +3,7 @@
 //! It knows its scope, its pen and its reins, and nothing of registries, databases or doors. Every wait is raced, and between
 //! waits it checks, so a stop never has to reach a particular place first.
 
+mod approve;
 mod config;
 mod delegate;
 
@@ -20,6 +21,7 @@ use quell_kernel::view::{self, Prompt};
 use quell_protocol::{AgentId, CallEnd, CallId, RunId, StopReason, ToolOutputStream, Usage};
 use tokio::time::Instant;
 
+use crate::approvals::Approvals;
 use crate::cell::Pen;
 use crate::llm::{Model, ModelAnswer, ModelError, ModelRequest, ModelSink, RawCall, ToolSpec};
 use crate::proc::{OutputSink, Wardens};
@@ -58,6 +60,8 @@ pub struct Workshop {
     pub wardens: Wardens,
     /// The environment of processes.
     pub environment: Vec<(OsString, OsString)>,
+    /// Calls that wait for a person.
+    pub approvals: Approvals,
     /// Limits of runs.
     pub limits: Limits,
 }
@@ -192,9 +196,13 @@ impl Job<'_> {
 
     async fn carry_out(&self, call: &ToolCall) -> Result<(), Cancelled> {
         self.scope.check(Point::BeforeTool)?;
+        let instead = match invalid_arguments(call) {
+            Some(result) => Some(result),
+            None => self.denial(call).await?,
+        };
         self.pen.begin_call(call)?;
         let begun = Instant::now();
-        let result = match invalid_arguments(call) {
+        let result = match instead {
             Some(result) => result,
             None => self.call_tool(call).await?,
         };

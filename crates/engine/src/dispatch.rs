@@ -18,6 +18,8 @@ use tokio_util::sync::CancellationToken;
 
 pub use crate::access::{Access, Caller};
 use crate::agent::{Agent, Workshop, check_tools, delegation_specs};
+pub use crate::approvals::AnswerError;
+use crate::approvals::Approvals;
 pub use crate::cell::{Follower, Hub, Notice, Overrun, Subscription};
 use crate::clock::Clock;
 use crate::llm::Models;
@@ -259,6 +261,7 @@ fn build_workshop(config: &EngineConfig, models: &Models) -> Result<Workshop, St
         toolbox,
         wardens: Wardens::new(config.warden.clone(), config.stop).map_err(StartError::Wardens)?,
         environment: config.environment.clone(),
+        approvals: Approvals::default(),
         limits: config.limits.clone(),
     })
 }
@@ -268,6 +271,9 @@ fn build_agent(config: &EngineConfig, models: &Models, toolbox: &Toolbox, id: &A
     let wrong = |problem: String| StartError::Agent { agent: id.clone(), problem };
     let model = models.resolve(&agent.model).map_err(|error| wrong(error.to_string()))?;
     check_tools(&agent.tools).map_err(|error| wrong(error.to_string()))?;
+    // Tools of MCP servers are known only once their servers run.
+    let named: Vec<String> = agent.approvals.keys().filter(|name| !name.contains("__")).cloned().collect();
+    check_tools(&named).map_err(|error| wrong(format!("approvals: {error}")))?;
     if let Some(parent) = agent.parent.as_ref().filter(|parent| !config.agents.contains_key(*parent)) {
         return Err(wrong(format!("its parent {parent:?} is not configured")));
     }

@@ -1,6 +1,7 @@
 //! The rules of Quell. Everything here is a pure function of its arguments: no clock, no IO, no async, no randomness, no
 //! logging. Time comes in as a [`Moment`], and what is to be done goes out as values that the engine carries out.
 
+pub mod approval;
 pub mod expiry;
 pub mod queue;
 pub mod registry;

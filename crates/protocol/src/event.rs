@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::{AgentId, CallId, RunId, SessionKey};
 use crate::receipt::{Receipt, Usage};
-use crate::verdict::Verdict;
+use crate::verdict::{By, Verdict};
 
 /// One event of one run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -111,14 +111,22 @@ pub enum EventKind {
         call_id: CallId,
         /// The tool's name.
         tool: String,
+        /// Arguments as the model gave them.
+        #[schema(value_type = Object)]
+        arguments: serde_json::Value,
+        /// RFC 3339: when silence becomes a denial.
+        expires_at: String,
     },
-    /// A person or a stop answered an approval.
+    /// A person, a stop or the time answered an approval.
     #[serde(rename = "approval.resolved")]
     ApprovalResolved {
         /// The approval.
         id: String,
         /// `allow`, `deny`, `cancelled` or `timeout`.
         decision: String,
+        /// Who answered, where a person did.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        by: Option<By>,
     },
     /// What a client that fell behind has missed: everything so far.
     #[serde(rename = "run.snapshot")]
@@ -209,6 +217,8 @@ pub enum CallEnd {
     Stopped,
     /// A stop came before it began; nothing happened.
     NotStarted,
+    /// It was not allowed; nothing happened.
+    Denied,
 }
 
 /// A call in a snapshot.

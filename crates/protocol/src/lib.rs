@@ -4,6 +4,7 @@
 //! nothing, reads no clock and does no IO. Field names are the public contract of HTTP, SSE and the CLI's `--json`.
 
 pub mod api;
+pub mod approval;
 pub mod error;
 pub mod event;
 pub mod ids;

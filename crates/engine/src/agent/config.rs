@@ -1,8 +1,10 @@
 //! `[agents.X]` and `[limits]` of the configuration.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use quell_kernel::Bounds;
+use quell_kernel::approval::ApprovalPolicy;
 use quell_kernel::turn::PartialPolicy;
 use quell_protocol::AgentId;
 use schemars::JsonSchema;
@@ -36,8 +38,19 @@ pub struct AgentConfig {
     /// What becomes of text that a stop cut off: `discard` (people see it, the model does not) or `keep`.
     #[schemars(with = "String")]
     pub partial: PartialPolicy,
+    /// Per tool, or `*` for all others: `auto` (it runs), `ask` (a person is asked each time), `deny`.
+    #[schemars(with = "BTreeMap<String, String>")]
+    pub approvals: BTreeMap<String, ApprovalPolicy>,
     /// `none`, or `pid`: commands run in a PID namespace of their own.
     pub isolate: Isolate,
+}
+
+impl AgentConfig {
+    /// Whether calls of a tool wait for a person.
+    #[must_use]
+    pub fn approval(&self, tool: &str) -> ApprovalPolicy {
+        self.approvals.get(tool).or_else(|| self.approvals.get("*")).copied().unwrap_or_default()
+    }
 }
 
 impl Default for AgentConfig {
@@ -53,6 +66,7 @@ impl Default for AgentConfig {
             language: None,
             workdir: None,
             partial: PartialPolicy::Discard,
+            approvals: BTreeMap::new(),
             isolate: Isolate::None,
         }
     }
@@ -70,6 +84,8 @@ pub struct Limits {
     pub sub_run_depth: usize,
     /// Sub-runs of one run that are at work at the same time.
     pub sub_runs_per_run: usize,
+    /// Seconds after which a call that nobody allowed counts as denied.
+    pub approval_timeout_s: u64,
     /// Seconds a run may take from its acceptance.
     pub run_timeout_s: u64,
     /// Model calls of one run.
@@ -99,6 +115,7 @@ impl Default for Limits {
             queued_per_session: bounds.queued,
             sub_run_depth: bounds.depth,
             sub_runs_per_run: bounds.children,
+            approval_timeout_s: 900,
             run_timeout_s: 3600,
             max_steps: 100,
             max_run_tokens: None,

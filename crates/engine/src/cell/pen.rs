@@ -3,10 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use quell_kernel::registry::NewRun;
 use quell_kernel::turn::{AssistantMessage, CallResult, ToolCall, TurnDraft};
+use quell_protocol::approval::{ApprovalRow, ApprovalState};
 use quell_protocol::{CallId, EventKind, ToolOutputStream, Usage};
 
 use super::{Cell, Facts};
+use crate::clock::Clock;
 use crate::scope::Cancelled;
 
 /// The draft is closed: nothing more can be written.
@@ -145,6 +148,43 @@ impl Pen {
         let ms = took.as_secs_f64() * 1000.0;
         self.0.emit(&mut facts, EventKind::ToolEnded { call_id: call.clone(), end, output, ms });
         Ok(())
+    }
+
+    /// A call waits for a person from now on.
+    ///
+    /// # Errors
+    /// [`Sealed`] once the stream is over: nobody is to be asked then.
+    pub fn approval_requested(&self, row: &ApprovalRow) -> Result<(), Sealed> {
+        self.write(|cell, facts| {
+            let (id, call_id, tool) = (row.id.clone(), row.call_id.clone(), row.tool.clone());
+            let (arguments, expires_at) = (row.arguments.clone(), row.expires_at.clone());
+            cell.emit(facts, EventKind::ApprovalRequested { id, call_id, tool, arguments, expires_at });
+        })
+    }
+
+    /// An approval is settled. Still allowed while the run is ending.
+    pub fn approval_resolved(&self, id: &str, state: &ApprovalState) {
+        let by = match state {
+            ApprovalState::Allowed { by } | ApprovalState::Denied { by } => Some(by.clone()),
+            ApprovalState::Pending | ApprovalState::TimedOut | ApprovalState::Cancelled => None,
+        };
+        let mut facts = self.0.facts();
+        if facts.draft.is_some() {
+            let (id, decision) = (id.to_owned(), state.word().to_owned());
+            self.0.emit(&mut facts, EventKind::ApprovalResolved { id, decision, by });
+        }
+    }
+
+    /// The run.
+    #[must_use]
+    pub fn run(&self) -> &NewRun {
+        &self.0.run
+    }
+
+    /// The engine's clock.
+    #[must_use]
+    pub fn clock(&self) -> Clock {
+        self.0.clock
     }
 
     fn change(&self, change: impl FnOnce(&mut TurnDraft)) -> Result<(), Sealed> {

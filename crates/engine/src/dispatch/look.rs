@@ -6,9 +6,10 @@ use std::sync::Arc;
 use quell_kernel::registry::{AgentPhase, StopAsk, StopScope};
 use quell_kernel::turn::Turn;
 use quell_protocol::api::{AgentAbortAnswer, AgentRow, HistoryMessage, Hold, List, RunView, SessionRow};
+use quell_protocol::approval::{ApprovalRow, Decision};
 use quell_protocol::{AgentId, EventKind, RunEvent, RunId, SessionKey};
 
-use super::{Caller, Engine, Follower, Stop};
+use super::{AnswerError, Caller, Engine, Follower, Stop};
 use crate::cell::Notice;
 use crate::store::{Past, RunFilter, RunRow, SessionFilter, StoreError, StoredSession};
 
@@ -225,6 +226,22 @@ impl Engine {
             self.inner().hub.publish(&Notice::Session { key: key.clone(), reason: "delete" });
         }
         Ok(deleted)
+    }
+
+    /// Calls that wait for a person, oldest first.
+    #[must_use]
+    pub fn approvals(&self) -> Vec<ApprovalRow> {
+        self.inner().workshop.approvals.pending()
+    }
+
+    /// A person's answer to a call that waits.
+    ///
+    /// # Errors
+    /// [`AnswerError`]: unknown, somebody else's, or settled before; nothing has changed then.
+    pub fn answer_approval(&self, caller: &Caller, id: &str, decision: Decision) -> Result<ApprovalRow, AnswerError> {
+        let row = self.inner().workshop.approvals.answer(id, &caller.who(), caller.surface, decision)?;
+        tracing::info!(principal = %caller.principal, run = %row.run_id, tool = row.tool, ?decision, "approval answered");
+        Ok(row)
     }
 
     /// The hold.

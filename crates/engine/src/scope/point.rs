@@ -24,6 +24,8 @@ pub enum Point {
     AfterModel,
     /// Before a tool call starts.
     BeforeTool,
+    /// A call waits for a person.
+    Approval,
     /// A tool's process runs.
     Process,
     /// A tool's blocking work runs.
@@ -50,6 +52,7 @@ impl Point {
         Self::ModelBackoff,
         Self::AfterModel,
         Self::BeforeTool,
+        Self::Approval,
         Self::Process,
         Self::Blocking,
         Self::Fetch,

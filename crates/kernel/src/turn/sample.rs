@@ -157,7 +157,13 @@ fn message() -> impl Strategy<Value = AssistantMessage> {
 }
 
 fn result() -> impl Strategy<Value = CallResult> {
-    let end = prop_oneof![Just(CallEnd::Ok), Just(CallEnd::Error), Just(CallEnd::Stopped), Just(CallEnd::NotStarted)];
+    let end = prop_oneof![
+        Just(CallEnd::Ok),
+        Just(CallEnd::Error),
+        Just(CallEnd::Stopped),
+        Just(CallEnd::NotStarted),
+        Just(CallEnd::Denied)
+    ];
     (end, text()).prop_map(|(end, output)| CallResult { end, output })
 }
 

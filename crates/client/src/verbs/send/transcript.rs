@@ -175,6 +175,7 @@ impl Transcript {
             CallEnd::Error => "failed",
             CallEnd::Stopped => "stopped",
             CallEnd::NotStarted => "not started",
+            CallEnd::Denied => "denied",
         };
         let line = format!("{}  {}   {}  {word}", call.tool, call.label, millis(ms));
         let tone = if end == CallEnd::Error { Tone::Failure } else { Tone::Quiet };

@@ -7,13 +7,14 @@ use std::time::Duration;
 use quell_engine::cell::Progress;
 use quell_engine::scope::Point;
 use quell_protocol::ResourceKind;
+use quell_protocol::approval::Decision;
 use quell_testkit::{Behaviour, commands, leaks, model};
 use serde_json::json;
 use tokio::io::AsyncReadExt;
 
 use super::scene::Scene;
 use super::strike::{Mode, strike};
-use crate::harness::{PATIENCE, message_as, run_id};
+use crate::harness::{PATIENCE, alice, message_as, run_id};
 
 type Doing<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 type Act = for<'a> fn(&'a Scene<'a>) -> Doing<'a>;
@@ -178,7 +179,13 @@ fn in_tools() -> Vec<Case> {
         aftermath: |scene| Box::pin(the_other_agent_is_gone(scene)),
         ..Case::new("another agent at work", hand_out, Moment::When(|scene| Box::pin(the_other_agent_works(scene))))
     };
-    vec![shell, between, blocking, fetching, agent]
+    let approval = Case {
+        agent: "asking",
+        seen: &["Not started"],
+        aftermath: |scene| Box::pin(a_late_answer_runs_nothing(scene)),
+        ..Case::new("pending approval", ask_first, Moment::When(|scene| Box::pin(holds(scene, ResourceKind::Approval))))
+    };
+    vec![shell, between, blocking, fetching, agent, approval]
 }
 
 fn at_the_end() -> Vec<Case> {
@@ -207,7 +214,10 @@ fn points() -> Vec<Case> {
     };
     let case = |(point, nth): (Point, u32)| {
         let name = format!("at {point:?} {nth}");
-        Case::new(&name, everything, Moment::At(point, nth))
+        match point {
+            Point::Approval => Case { agent: "asking", ..Case::new(&name, ask_first, Moment::At(point, nth)) },
+            _ => Case::new(&name, everything, Moment::At(point, nth)),
+        }
     };
     Point::ALL.iter().flat_map(|point| nth(point).into_iter().map(|nth| (*point, nth))).map(case).collect()
 }
@@ -249,6 +259,22 @@ fn hand_out<'a>(scene: &'a Scene<'a>) -> Doing<'a> {
     scene.site.script(&child, [Behaviour::tool_call("s1", "shell", &json!({"command": command}))]);
     let arguments = json!({"agent": "main", "prompt": format!("help marker:{child}")});
     model_says(scene, [Behaviour::tool_call("c1", "spawn_agent", &arguments)])
+}
+
+fn ask_first<'a>(scene: &'a Scene<'a>) -> Doing<'a> {
+    let command = json!({"command": commands::setsid_child(&scene.mark)});
+    model_says(scene, [Behaviour::tool_call("c1", "shell", &command)])
+}
+
+async fn a_late_answer_runs_nothing(scene: &Scene<'_>) {
+    let engine = &scene.site.house.engine;
+    assert!(engine.approvals().is_empty(), "{:?}", engine.approvals());
+    let view = scene.site.house.ended(&scene.run).await;
+    let row = view.receipt.unwrap().resources.into_iter().find(|row| row.kind == ResourceKind::Approval).unwrap();
+    let id = row.label.rsplit(' ').next().unwrap();
+    let late = engine.answer_approval(&alice(), id, Decision::Allow).unwrap_err();
+    assert!(late.to_string().contains("was settled before (cancelled)"), "{late}");
+    assert_eq!(row.how, "cancelled");
 }
 
 async fn the_other_agent_works(scene: &Scene<'_>) {

@@ -56,7 +56,7 @@ fn one_ending_one_end(case: &Case, events: &[Arc<RunEvent>]) {
     assert_eq!(names.last(), Some(&"run.ended"), "{}: {names:?}", case.name);
     assert_eq!(count("run.started"), usize::from(case.started), "{}: {names:?}", case.name);
     let after = names.iter().skip_while(|name| **name != "run.ending").skip(1);
-    let allowed = ["tool.output", "tool.ended", "run.ended"];
+    let allowed = ["tool.output", "tool.ended", "approval.resolved", "run.ended"];
     let strays: Vec<_> = after.filter(|name| !allowed.contains(name)).collect();
     assert!(strays.is_empty(), "{}: after run.ending came {strays:?}", case.name);
 }

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use futures_util::poll;
 use quell_engine::agent::AgentConfig;
 use quell_engine::dispatch::{Follow, Submission};
+use quell_kernel::approval::ApprovalPolicy;
 use quell_protocol::RunId;
 use quell_testkit::Behaviour;
 use quell_testkit::commands::Marker;
@@ -40,6 +41,9 @@ impl Site {
         let house = House::with(claim, |config| {
             let model = AgentConfig { model: "hole/model".to_owned(), ..AgentConfig::default() };
             config.agents.insert(agent("hole"), model);
+            let mut asking = config.agents.get(&agent("main")).unwrap().clone();
+            asking.approvals.insert("*".to_owned(), ApprovalPolicy::Ask);
+            config.agents.insert(agent("asking"), asking);
             config.providers.insert("hole".to_owned(), provider(&hole.base_url()));
         })
         .await;

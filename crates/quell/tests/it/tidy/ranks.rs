@@ -11,6 +11,7 @@ const RANKS: &[(&str, u8)] = &[
     ("store", 1),
     ("placement", 1),
     ("cell", 1),
+    ("approvals", 1),
     ("access", 2),
     ("tools", 2),
     ("mcp", 2),

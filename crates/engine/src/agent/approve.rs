@@ -1,0 +1,66 @@
+//! Before a call starts: whether it may, must not, or waits for a person.
+
+use std::time::Duration;
+
+use quell_kernel::approval::ApprovalPolicy;
+use quell_kernel::turn::{CallResult, ToolCall};
+use quell_protocol::approval::{ApprovalRow, ApprovalState};
+use quell_protocol::{CallEnd, ResourceKind};
+
+use super::Job;
+use crate::approvals::Approvals;
+use crate::scope::{Cancelled, Point};
+
+const BY_PERSON: &str = "[Denied by a person. The call did not run and did nothing. Do not try it again or in another way unless the user asks.]";
+const BY_SILENCE: &str = "[Nobody allowed the call in time, which counts as a denial. It did not run and did nothing.]";
+const BY_POLICY: &str = "[The configuration denies this tool. The call did not run and did nothing.]";
+
+impl Job<'_> {
+    /// None when the call may start; else the result that it has instead of running.
+    pub(super) async fn denial(&self, call: &ToolCall) -> Result<Option<CallResult>, Cancelled> {
+        let why = match self.agent.config.approval(&call.tool) {
+            ApprovalPolicy::Auto => return Ok(None),
+            ApprovalPolicy::Deny => BY_POLICY,
+            ApprovalPolicy::Ask => match self.ask_person(call).await? {
+                ApprovalState::Allowed { .. } => return Ok(None),
+                ApprovalState::Denied { .. } => BY_PERSON,
+                ApprovalState::TimedOut => BY_SILENCE,
+                // Only a stop cancels.
+                ApprovalState::Cancelled | ApprovalState::Pending => return Err(Cancelled),
+            },
+        };
+        Ok(Some(CallResult { end: CallEnd::Denied, output: why.to_owned() }))
+    }
+
+    async fn ask_person(&self, call: &ToolCall) -> Result<ApprovalState, Cancelled> {
+        let patience = Duration::from_secs(self.workshop.limits.approval_timeout_s);
+        let row = self.row(call, patience);
+        let (id, approvals) = (row.id.clone(), self.workshop.approvals.clone());
+        self.pen.approval_requested(&row)?;
+        let (pen, told) = (self.pen.clone(), id.clone());
+        let mut waiting = approvals.open(row, move |state| pen.approval_resolved(&told, state));
+        let held = self.scope.hold(ResourceKind::Approval, format!("{} {id}", call.tool));
+        let held = held.on_stop(move |_| approvals.cancel(&id));
+        let state = self.scope.race(Point::Approval, waiting.settled(patience)).await?;
+        held.release("finished");
+        Ok(state)
+    }
+
+    fn row(&self, call: &ToolCall, patience: Duration) -> ApprovalRow {
+        let (clock, run) = (self.pen.clock(), self.pen.run());
+        let now = clock.now();
+        ApprovalRow {
+            id: Approvals::new_id(),
+            run_id: run.id.clone(),
+            session_key: run.session.clone(),
+            agent: run.agent.clone(),
+            principal: run.principal.clone(),
+            call_id: call.id.clone(),
+            tool: call.tool.clone(),
+            arguments: call.arguments.clone(),
+            requested_at: clock.rfc3339(now),
+            expires_at: clock.rfc3339(now.plus(patience)),
+            state: ApprovalState::Pending,
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! Calls that wait for a person: which they are, and the one answer that each gets. A fact behind one lock.
+//!
+//! A stop settles what waits in its own synchronous call, through the run's ledger; whoever answers afterwards is told so.
+//! It knows neither runs nor tools.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use quell_kernel::approval::{ApprovalInput, settle};
+use quell_kernel::registry::Who;
+use quell_protocol::approval::{ApprovalRow, ApprovalState, Decision};
+use quell_protocol::{By, Surface};
+use tokio::sync::watch;
+use uuid::Uuid;
+
+/// Settled approvals that are remembered, so that a late answer hears what came of them.
+const REMEMBERED: usize = 1024;
+
+/// All approvals of an engine. Clones are the same.
+#[derive(Clone, Default)]
+pub struct Approvals(Arc<Mutex<Table>>);
+
+#[derive(Default)]
+struct Table {
+    /// Asked later is later here: ids are in the order of time.
+    open: BTreeMap<String, Open>,
+    settled: VecDeque<ApprovalRow>,
+}
+
+struct Open {
+    row: ApprovalRow,
+    tell: watch::Sender<ApprovalState>,
+    settled: Box<dyn FnOnce(&ApprovalState) + Send>,
+}
+
+/// The caller's end of an approval that waits. Dropping it settles it as cancelled.
+#[must_use = "dropping it cancels the approval"]
+pub struct Waiting {
+    approvals: Approvals,
+    id: String,
+    state: watch::Receiver<ApprovalState>,
+}
+
+/// Why an answer was not taken.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum AnswerError {
+    /// There is no such approval, or it was forgotten.
+    #[error("there is no approval {0:?}; `quell approvals` lists those that wait")]
+    Unknown(String),
+    /// It is somebody else's.
+    #[error("the approval {0:?} is not yours; whoever sent the message or an admin can answer it")]
+    NotYours(String),
+    /// It was settled before.
+    #[error("the approval {:?} was settled before ({}); the answer changes nothing", .0.id, .0.state.word())]
+    Settled(Box<ApprovalRow>),
+}
+
+impl Approvals {
+    /// An id for a new approval.
+    #[must_use]
+    pub fn new_id() -> String {
+        Uuid::now_v7().to_string()
+    }
+
+    /// Opens an approval. `settled` is called exactly once, by whoever settles it, with no lock of this table held.
+    pub fn open(&self, row: ApprovalRow, settled: impl FnOnce(&ApprovalState) + Send + 'static) -> Waiting {
+        let (tell, state) = watch::channel(ApprovalState::Pending);
+        let id = row.id.clone();
+        self.table().open.insert(id.clone(), Open { row, tell, settled: Box::new(settled) });
+        Waiting { approvals: self.clone(), id, state }
+    }
+
+    /// Those that wait, oldest first.
+    #[must_use]
+    pub fn pending(&self) -> Vec<ApprovalRow> {
+        self.table().open.values().map(|open| open.row.clone()).collect()
+    }
+
+    /// A person's answer.
+    ///
+    /// # Errors
+    /// [`AnswerError`]; nothing has changed then.
+    pub fn answer(
+        &self,
+        id: &str,
+        who: &Who,
+        surface: Surface,
+        decision: Decision,
+    ) -> Result<ApprovalRow, AnswerError> {
+        let by = By { principal: who.principal.clone(), surface };
+        let input = match decision {
+            Decision::Allow => ApprovalInput::Allow(by),
+            Decision::Deny => ApprovalInput::Deny(by),
+        };
+        let owner = {
+            let table = self.table();
+            let open = table.open.get(id).map(|open| &open.row);
+            let row = open.or_else(|| table.settled.iter().find(|row| row.id == id));
+            row.map(|row| row.principal.clone()).ok_or_else(|| AnswerError::Unknown(id.to_owned()))?
+        };
+        if !who.admin && owner != who.principal {
+            return Err(AnswerError::NotYours(id.to_owned()));
+        }
+        self.settle(id, input).ok_or_else(|| {
+            let row = self.table().settled.iter().find(|row| row.id == id).cloned();
+            row.map_or_else(|| AnswerError::Unknown(id.to_owned()), |row| AnswerError::Settled(Box::new(row)))
+        })
+    }
+
+    /// The run was stopped: what it asks for is not answered any more. Synchronous.
+    pub fn cancel(&self, id: &str) {
+        self.settle(id, ApprovalInput::Cancel);
+    }
+
+    /// Settles an approval that waits; none when it was settled before.
+    fn settle(&self, id: &str, input: ApprovalInput) -> Option<ApprovalRow> {
+        let mut table = self.table();
+        let state = settle(&table.open.get(id)?.row.state, input)?;
+        let open = table.open.remove(id)?;
+        let row = ApprovalRow { state, ..open.row };
+        if table.settled.len() == REMEMBERED {
+            table.settled.pop_front();
+        }
+        table.settled.push_back(row.clone());
+        drop(table);
+        // Told first, so that the event is never later than what the call does next.
+        (open.settled)(&row.state);
+        open.tell.send_replace(row.state.clone());
+        Some(row)
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Waiting {
+    /// Waits for the answer, at most so long; silence is settled as a time-out.
+    ///
+    /// # Cancel safety
+    /// Safe: it waits for a condition.
+    pub async fn settled(&mut self, patience: Duration) -> ApprovalState {
+        let answered = self.state.wait_for(|state| *state != ApprovalState::Pending);
+        if tokio::time::timeout(patience, answered).await.is_err() {
+            // An answer that came in this very moment stands.
+            self.approvals.settle(&self.id, ApprovalInput::TimedOut);
+        }
+        self.state.borrow().clone()
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.approvals.cancel(&self.id);
+    }
+}
+
+impl std::fmt::Debug for Approvals {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Approvals({} open)", self.table().open.len())
+    }
+}
+
+impl std::fmt::Debug for Waiting {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Waiting({})", self.id)
+    }
+}
