@@ -1,6 +1,7 @@
 //! The command line verbs that talk to a daemon: each is one file, and one function from arguments to an exit code.
 
 mod agents;
+mod approvals;
 mod hold;
 mod runs;
 mod send;
@@ -20,6 +21,7 @@ use crate::link::{Link, LinkError, Target};
 use crate::term::{Io, Tone};
 
 pub use agents::AgentsArgs;
+pub use approvals::ApprovalsArgs;
 pub use hold::HoldArgs;
 pub use runs::RunsArgs;
 pub use send::SendArgs;
@@ -38,6 +40,8 @@ pub enum Verb {
     Sessions(SessionsArgs),
     /// Look at the agents and what they do
     Agents(AgentsArgs),
+    /// Look at the calls that wait for a person, allow or deny one
+    Approvals(ApprovalsArgs),
     /// Stop a run, a session or everything, and wait until it is really over
     Stop(StopArgs),
     /// Refuse new runs until lifted
@@ -143,6 +147,7 @@ async fn perform(verb: Verb, link: &Link, io: &mut Io) -> Result<Exit, VerbError
         Verb::Runs(args) => runs::run(link, args, io).await,
         Verb::Sessions(args) => sessions::run(link, args, io).await,
         Verb::Agents(args) => agents::run(link, &args, io).await,
+        Verb::Approvals(args) => approvals::run(link, args, io).await,
         Verb::Stop(args) => stop::run(link, args, io).await,
         Verb::Hold(args) => hold::run(link, args, io).await,
         Verb::Token(args) => token::run(link, args, io).await,

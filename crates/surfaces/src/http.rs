@@ -1,6 +1,7 @@
 //! The HTTP door: routes of interfaces.md, JSON in and out, problems with stable codes.
 
 mod agents;
+mod approvals;
 mod auth;
 mod body;
 mod openapi;
@@ -44,6 +45,8 @@ pub fn router(door: Door) -> Router {
         .route("/api/runs/{id}", get(runs::show))
         .route("/api/runs/{id}/events", get(sse::events))
         .route("/api/runs/{id}/stop", post(stop::run))
+        .route("/api/approvals", get(approvals::list))
+        .route("/api/approvals/{id}", post(approvals::answer))
         .route("/api/stop", post(stop::everything))
         .route("/api/hold", get(stop::show_hold).put(stop::set_hold).delete(stop::lift_hold))
         .route("/api/tokens", get(tokens::list).post(tokens::create))

@@ -4,6 +4,7 @@ use quell_protocol::api::{
     AgentRow, HistoryMessage, Hold, List, NewToken, RunView, Scope, SendAnswer, SendRequest, SessionRow, StopAllAnswer,
     StopAllRequest, StopAnswer, StopRunRequest, StopSessionRequest, TicketView, TokenRequest, TokenRow,
 };
+use quell_protocol::approval::{ApprovalAnswer, ApprovalRow, Decision};
 use quell_protocol::{AgentId, Receipt, RunId, SessionKey, Verdict};
 use reqwest::Method;
 use serde::de::DeserializeOwned;
@@ -91,6 +92,29 @@ impl Link {
         let path = ["api", "sessions", session.as_str(), "runs"];
         let attempts = if message.idempotency_key.is_some() { ATTEMPTS } else { 1 };
         self.post(&path, &[], message, Effort { attempts, span: Span::Ordinary }).await
+    }
+
+    /// The calls that wait for a person.
+    ///
+    /// # Errors
+    /// Every [`LinkError`].
+    ///
+    /// # Cancel safety
+    /// Dropping it forgets the answer; nothing changes in the daemon.
+    pub async fn approvals(&self) -> ListOf<ApprovalRow> {
+        self.list(&["api", "approvals"], &[]).await
+    }
+
+    /// Allows or denies a call that waits.
+    ///
+    /// # Errors
+    /// Every [`LinkError`]; one that was settled before is refused.
+    ///
+    /// # Cancel safety
+    /// Dropping it may leave the answer given.
+    pub async fn answer_approval(&self, id: &str, decision: Decision) -> Result<ApprovalRow, LinkError> {
+        let effort = Effort { attempts: 1, span: Span::Ordinary };
+        self.post(&["api", "approvals", id], &[], &ApprovalAnswer { decision }, effort).await
     }
 
     /// One run, with its receipt once it is over.

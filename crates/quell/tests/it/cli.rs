@@ -137,6 +137,7 @@ fn completions_know_the_verbs(#[case] shell: &str) {
 #[case(&["runs"])]
 #[case(&["sessions"])]
 #[case(&["hold"])]
+#[case(&["approvals"])]
 #[case(&["token"])]
 #[case(&["doctor"])]
 #[case(&["completions"])]
@@ -343,4 +344,35 @@ async fn assert_aborted(daemon: &Daemon, run: &str, reason: &str) {
     let view: Value = daemon.http().get(&format!("/api/runs/{run}")).await.expect_status(200);
     assert_eq!((&view["verdict"]["kind"], &view["verdict"]["reason"]), (&json!("aborted"), &json!(reason)), "{view:#}");
     assert_eq!(view["receipt"]["leftovers"], json!([]), "{view:#}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_waits_for_a_person_is_allowed_from_another_terminal() {
+    let model = ScriptedModel::start().await;
+    let config = format!("{}approvals.shell = \"ask\"\n", config(&model));
+    let daemon = Daemon::start(exe(), &config).await;
+    let command = json!({"command": "echo from-the-shell > made.txt; cat made.txt"});
+    model.script(Behaviour::tool_call("c1", "shell", &command)).script(Behaviour::text("done"));
+    let talk = Talk::start(daemon.home(), &["make it"]);
+    let run = loop {
+        let list = daemon.http().get("/api/approvals").await.expect_status(200);
+        if let Some(run) = list["items"][0]["runId"].as_str() {
+            break run.to_owned();
+        }
+    };
+    let listed = verb(daemon.home(), &["approvals"]);
+    assert!(listed.code == 0 && listed.out.contains("from-the-shell"), "{listed:?}");
+    let rows: Value = serde_json::from_str(&verb(daemon.home(), &["approvals", "--json"]).out).unwrap();
+    let id = rows[0]["id"].as_str().unwrap();
+    let allowed = verb(daemon.home(), &["approvals", "allow", id]);
+    assert!(allowed.code == 0 && allowed.out.contains(&run), "{allowed:?}");
+    let ended = talk.end().await;
+    assert_eq!((ended.code, ended.out.as_str()), (0, "done\n"), "{ended:?}");
+    assert!(ended.err.contains(&format!("quell approvals allow {id}")), "{ended:?}");
+    let late = verb(daemon.home(), &["approvals", "deny", id]);
+    assert!(late.code == 1 && late.err.contains("settled before (allow)"), "{late:?}");
+    let unknown = verb(daemon.home(), &["approvals", "deny", "none"]);
+    assert_eq!(unknown.code, 3, "{unknown:?}");
+    assert_eq!(verb(daemon.home(), &["approvals"]).err, "nothing waits for an approval\n");
+    model.assert_histories_valid();
 }

@@ -1,6 +1,7 @@
 //! The HTTP door: every route of interfaces.md that this version has, asked rightly and wrongly.
 
 mod agents;
+mod approvals;
 mod auth;
 mod closing;
 mod input;

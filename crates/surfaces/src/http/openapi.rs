@@ -6,6 +6,7 @@ use quell_protocol::api::{
     AgentAbortAnswer, AgentRow, HistoryMessage, Hold, NewToken, RunView, SendAnswer, SendRequest, SessionRow,
     StopAllAnswer, StopAllRequest, StopAnswer, StopRunRequest, StopSessionRequest, TicketView, TokenRequest, TokenRow,
 };
+use quell_protocol::approval::{ApprovalAnswer, ApprovalRow};
 use quell_protocol::{ErrorCode, Problem, RunEvent};
 use serde_json::{Map, Value, json};
 use utoipa::OpenApi;
@@ -105,6 +106,18 @@ const ROUTES: &[Row] = &[
             (404, "Problem", "unknown"),
         ],
     ),
+    get("/api/approvals", "Calls that wait for a person", &[(200, "[ApprovalRow]", "approvals")]),
+    post(
+        "/api/approvals/{id}",
+        "Allow or deny a call that waits",
+        "ApprovalAnswer",
+        &[
+            (200, "ApprovalRow", "answered"),
+            (403, "Problem", "not yours"),
+            (404, "Problem", "unknown"),
+            (409, "Problem", "it was settled before"),
+        ],
+    ),
     post("/api/stop", "Stop everything", "StopAllRequest", &[(200, "StopAllAnswer", "what was stopped")]),
     get("/api/hold", "Whether new runs are held", &[(200, "Hold", "the hold")]),
     Row {
@@ -129,6 +142,8 @@ const ROUTES: &[Row] = &[
 #[openapi(components(schemas(
     AgentAbortAnswer,
     AgentRow,
+    ApprovalAnswer,
+    ApprovalRow,
     HistoryMessage,
     Hold,
     NewToken,
@@ -185,8 +200,8 @@ fn operation(row: &Row) -> Value {
         operation["parameters"] = json!(parameters);
     }
     if let Some(schema) = row.takes {
-        // Only sending a message and making a token need a body; every other may be absent or empty.
-        let required = matches!(schema, "SendRequest" | "TokenRequest");
+        // Sending, making a token and answering need a body; every other may be absent or empty.
+        let required = matches!(schema, "SendRequest" | "TokenRequest" | "ApprovalAnswer");
         operation["requestBody"] = json!({"required": required, "content": content(schema)});
     }
     if !matches!(row.path, "/healthz" | "/readyz") {

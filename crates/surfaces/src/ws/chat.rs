@@ -337,6 +337,14 @@ fn agent_stream(kind: &EventKind) -> Option<(&'static str, Value, Weight)> {
         EventKind::ToolEnded { call_id, end, output, .. } => {
             ("tool", json!({"phase": "result", "toolCallId": call_id, "end": end, "result": output}), fact)
         }
+        EventKind::ApprovalRequested { id, call_id, tool, arguments, expires_at } => (
+            "approval",
+            json!({"phase": "requested", "id": id, "toolCallId": call_id, "name": tool, "args": arguments, "expiresAt": expires_at}),
+            fact,
+        ),
+        EventKind::ApprovalResolved { id, decision, by } => {
+            ("approval", json!({"phase": "resolved", "id": id, "decision": decision, "by": by}), fact)
+        }
         EventKind::Ended { verdict: Verdict::Failed { message, .. }, .. } => {
             ("lifecycle", json!({"phase": "error", "error": message}), fact)
         }

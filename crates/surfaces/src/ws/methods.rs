@@ -1,5 +1,6 @@
 //! The gateway's methods: each parses its params, asks the engine, and shapes the answer.
 
+mod approvals;
 mod chat;
 mod look;
 mod stop;
@@ -23,6 +24,8 @@ use crate::door::Door;
 pub(super) const NAMES: &[&str] = &[
     "agent.wait",
     "agents.list",
+    "approvals.list",
+    "approvals.resolve",
     "chat.abort",
     "chat.history",
     "chat.send",
@@ -34,6 +37,7 @@ pub(super) const NAMES: &[&str] = &[
     "models.list",
     "node.event",
     "plugin.approval.list",
+    "plugin.approval.resolve",
     "question.list",
     "runs.get",
     "runs.list",
@@ -131,6 +135,9 @@ impl Call<'_> {
             "stop.all" => Route::after(peer.needs(Scope::Admin), || stop::all(self, params)),
             "hold.get" => Route::after(peer.needs(Scope::Read), || stop::hold_get(self)),
             "hold.set" => Route::after(peer.needs(Scope::Admin), || stop::hold_set(self, params)),
+            "approvals.list" => Route::Done(approvals::list(self)),
+            "plugin.approval.list" => Route::Done(approvals::plugin_list(self)),
+            "approvals.resolve" | "plugin.approval.resolve" => Route::Done(approvals::resolve(self, params)),
             "chat.send" => Route::after(peer.needs(Scope::Write), || chat::send(self, params)),
             "chat.history" => Route::after(peer.needs(Scope::Read), || chat::history(self, params)),
             "agent.wait" if self.pending >= PENDING => {

@@ -2,6 +2,7 @@
 
 use quell_engine::clock::Clock;
 use quell_protocol::api::{HistoryMessage, RunResult, RunView, SessionRow};
+use quell_protocol::approval::ApprovalRow;
 use quell_protocol::{AgentId, Verdict};
 use serde_json::{Value, json};
 
@@ -30,6 +31,26 @@ pub(super) fn error_kind(code: &str) -> &'static str {
         "context_overflow" => "context_length",
         _ => "unknown",
     }
+}
+
+/// A call that waits for a person, as the gateway lists those of plugins.
+pub(super) fn approval(row: &ApprovalRow) -> Value {
+    json!({
+        "id": row.id,
+        "request": {
+            "pluginId": "quell",
+            "title": format!("{} wants to run {}", row.agent, row.tool),
+            "description": row.arguments.to_string(),
+            "severity": "warning",
+            "toolName": row.tool,
+            "toolCallId": row.call_id,
+            "agentId": row.agent,
+            "sessionKey": row.session_key,
+            "runId": row.run_id,
+        },
+        "createdAtMs": ms_of(&row.requested_at),
+        "expiresAtMs": ms_of(&row.expires_at),
+    })
 }
 
 /// One history row.

@@ -96,7 +96,7 @@ impl Transcript {
             EventKind::ThinkingDelta { text } => screen.murmur(&text)?,
             EventKind::ToolStarted { call_id, tool, arguments } => self.call(call_id, tool, &arguments, screen)?,
             EventKind::ToolEnded { call_id, end, ms, .. } => self.call_over(&call_id, end, ms, screen)?,
-            EventKind::ApprovalRequested { tool, .. } => self.turn(Doing::Approval(one_line(&tool, MOST_LABEL))),
+            EventKind::ApprovalRequested { id, tool, arguments, .. } => self.ask(&id, &tool, &arguments, screen)?,
             EventKind::ApprovalResolved { .. } => self.turn(Doing::Waiting),
             EventKind::Snapshot { text, .. } => self.catch_up(&text, screen)?,
             EventKind::Ending { verdict: Verdict::Aborted { .. } } if !self.is_stopping() => self.stopping(""),
@@ -181,6 +181,14 @@ impl Transcript {
         let tone = if end == CallEnd::Error { Tone::Failure } else { Tone::Quiet };
         let line = screen.err().paint(tone, &line);
         screen.remark(&line)
+    }
+
+    /// Says who waits and how to answer: on a terminal and in a pipe, since nothing goes on until somebody does.
+    fn ask(&mut self, id: &str, tool: &str, arguments: &Value, screen: &mut Screen) -> io::Result<()> {
+        self.turn(Doing::Approval(one_line(tool, MOST_LABEL)));
+        let head = screen.err().paint(Tone::Waiting, &format!("◔ {} wants to run:", one_line(tool, MOST_LABEL)));
+        screen.remark(&format!("{head} {}", label(arguments)))?;
+        screen.remark(&format!("  quell approvals allow {id}\n  quell approvals deny {id}"))
     }
 
     /// Shows what the run does now.

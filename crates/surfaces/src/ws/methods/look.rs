@@ -47,9 +47,8 @@ pub(super) fn plain(call: &Call<'_>, method: &str, _params: &Value) -> Answer {
             let stop = json!({"name": "stop", "description": "Stop this session's runs", "textAliases": ["/stop"], "scope": "text"});
             Ok(json!({"commands": [stop]}))
         }
-        // Quell has no questions and no plugins: the true answer is an empty list.
+        // Quell has no questions: the true answer is an empty list.
         "question.list" => Ok(json!({"questions": []})),
-        "plugin.approval.list" => Ok(json!([])),
         other => Err(Refusal::invalid(format!("unknown method: {other}"))),
     }
 }

@@ -1,0 +1,62 @@
+//! Calls that wait for a person, under the gateway's names and under Quell's own.
+
+use quell_engine::dispatch::AnswerError;
+use quell_protocol::api::Scope;
+use quell_protocol::approval::{ApprovalRow, Decision};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::super::frame::Refusal;
+use super::super::shapes;
+use super::{Answer, Call, params};
+
+/// `approvals.list`.
+pub(super) fn list(call: &Call<'_>) -> Answer {
+    call.peer.needs(Scope::Read)?;
+    Ok(json!({"approvals": call.door.engine().approvals()}))
+}
+
+/// `plugin.approval.list`: a bare array.
+pub(super) fn plugin_list(call: &Call<'_>) -> Answer {
+    call.peer.needs(Scope::Read)?;
+    Ok(call.door.engine().approvals().iter().map(shapes::approval).collect())
+}
+
+#[derive(Debug, Deserialize)]
+struct Resolve {
+    id: String,
+    decision: Word,
+}
+
+/// The gateway's words for a decision; Quell remembers none, so "always" is once.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Word {
+    Allow,
+    AllowOnce,
+    AllowAlways,
+    Deny,
+}
+
+/// `approvals.resolve` and `plugin.approval.resolve`.
+pub(super) fn resolve(call: &Call<'_>, value: Value) -> Answer {
+    call.peer.needs(Scope::Write)?;
+    let asked: Resolve = params(value)?;
+    let decision = match asked.decision {
+        Word::Allow | Word::AllowOnce | Word::AllowAlways => Decision::Allow,
+        Word::Deny => Decision::Deny,
+    };
+    let row: ApprovalRow = call.door.engine().answer_approval(&call.peer.caller, &asked.id, decision)?;
+    Ok(json!({"ok": true, "approval": row}))
+}
+
+impl From<AnswerError> for Refusal {
+    fn from(error: AnswerError) -> Self {
+        let code = match &error {
+            AnswerError::Unknown(_) => "APPROVAL_NOT_FOUND",
+            AnswerError::NotYours(_) => "APPROVAL_NOT_YOURS",
+            AnswerError::Settled(_) => "APPROVAL_ALREADY_RESOLVED",
+        };
+        Self::invalid(error.to_string()).with_details(json!({"code": code}))
+    }
+}
