@@ -26,6 +26,7 @@ use crate::cell::Pen;
 use crate::llm::{Model, ModelAnswer, ModelError, ModelRequest, ModelSink, RawCall, ToolSpec};
 use crate::proc::{OutputSink, Wardens};
 use crate::scope::{Cancelled, Point, Scope};
+use crate::tools::background::{Background, Owner};
 use crate::tools::{Toolbox, UnknownTool, Workbench};
 pub use config::{AgentConfig, Limits};
 pub use delegate::{Child, ChildOrder, ChildPlace, delegation_specs, report_of};
@@ -60,6 +61,8 @@ pub struct Workshop {
     pub wardens: Wardens,
     /// The environment of processes.
     pub environment: Vec<(OsString, OsString)>,
+    /// Commands that go on after their call.
+    pub background: Background,
     /// Calls that wait for a person.
     pub approvals: Approvals,
     /// Limits of runs.
@@ -212,9 +215,12 @@ impl Job<'_> {
 
     async fn call_tool(&self, call: &ToolCall) -> Result<CallResult, Cancelled> {
         let mut sink = CallSink { pen: &self.pen, call: &call.id };
+        let run = self.pen.run();
+        let owner = Owner { session: run.session.clone(), run: run.id.clone(), principal: run.principal.clone() };
         let mut bench = Workbench {
             scope: self.scope,
-            run: self.run,
+            owner: &owner,
+            background: &self.workshop.background,
             workdir: &self.agent.workdir,
             wardens: &self.workshop.wardens,
             environment: &self.workshop.environment,

@@ -12,7 +12,7 @@ use std::time::Duration;
 use quell_kernel::registry::{Gate, StopAsk, StopScope};
 use quell_kernel::{Push, Registry};
 use quell_protocol::api::Hold;
-use quell_protocol::{AgentId, Leftover, RunId, StopReason};
+use quell_protocol::{AgentId, Leftover, ResourceKind, RunId, StopReason};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
@@ -25,9 +25,11 @@ use crate::clock::Clock;
 use crate::llm::Models;
 use crate::proc::Wardens;
 pub use crate::runs::{Runs, Stop, Ticket};
+use crate::scope::StopLevel;
 use crate::session::{Cradle, Sessions};
 use crate::store::{Store, StoreError};
 use crate::tools::Toolbox;
+use crate::tools::background::{Background, BackgroundProcess};
 pub use config::{EngineConfig, StartError};
 pub use look::{Follow, HistoryPage};
 pub use submit::{StopText, Submission, SubmitError, Submitted, stop_answer};
@@ -68,8 +70,9 @@ impl Engine {
         let clock = Clock::start();
         let store = Store::open(&config.data_dir, &config.store_file)?;
         let models = Models::new(config.providers.clone())?;
-        let workshop = Arc::new(build_workshop(&config, &models)?);
         let hub = Hub::default();
+        let background = Background::new(clock, hub.clone(), config.limits.background_per_session);
+        let workshop = Arc::new(build_workshop(&config, &models, background)?);
         let registry = Registry::new(config.stop, config.limits.bounds());
         let runs = Runs::new(registry, Arc::clone(&workshop), store.clone(), clock, hub.clone());
         let cradle = Cradle {
@@ -99,7 +102,7 @@ impl Engine {
         let stop = self.0.runs.stop(scope, &caller.who(), ask);
         tracing::info!(
             principal = %caller.principal, surface = ?caller.surface, scope = ?scope, push = ?ask.push,
-            stopped = stop.aborted.len(), "abort request handled"
+            stopped = stop.aborted.len(), processes = stop.ended, "abort request handled"
         );
         stop
     }
@@ -190,16 +193,21 @@ impl Engine {
         self.0.hub.publish(&Notice::Shutdown { reason: "shutdown".to_owned() });
         let active = self.0.runs.active();
         let ids: Vec<RunId> = active.iter().map(|cell| cell.run.id.clone()).collect();
+        let background = &self.0.workshop.background;
+        background.close();
         let stop = self.0.runs.abort(ids.clone(), Push::Gentle, &StopReason::Shutdown);
-        if timeout(SHUTDOWN_FORCES, all_settled(&stop)).await.is_err() {
+        let (processes, _) = background.end(StopLevel::Gentle, |_| true);
+        if timeout(SHUTDOWN_FORCES, all_over(&stop, &processes)).await.is_err() {
             let forced = self.0.runs.abort(ids, Push::Forced, &StopReason::Shutdown);
+            let (processes, _) = background.end(StopLevel::Forced, |_| true);
             // What is left after this is named below.
-            let _ = timeout(SHUTDOWN_GIVES_UP, all_settled(&forced)).await;
+            let _ = timeout(SHUTDOWN_GIVES_UP, all_over(&forced, &processes)).await;
         }
         self.0.closing.cancel();
         self.0.runs.tasks().close();
         let _ = timeout(Duration::from_millis(500), self.0.runs.tasks().wait()).await;
-        let left = active.iter().flat_map(|cell| left_of(cell)).collect();
+        let mut left: Vec<(RunId, Leftover)> = active.iter().flat_map(|cell| left_of(cell)).collect();
+        left.extend(processes.iter().flat_map(|process| left_behind(process)));
         self.0.store.clone().close().await;
         left
     }
@@ -208,6 +216,7 @@ impl Engine {
     pub fn force_shut_down(&self) {
         let ids = self.0.runs.active().iter().map(|cell| cell.run.id.clone()).collect();
         self.0.runs.abort(ids, Push::Forced, &StopReason::Shutdown);
+        self.0.workshop.background.end(StopLevel::Forced, |_| true);
     }
 
     fn inner(&self) -> &Inner {
@@ -221,14 +230,26 @@ fn left_of(cell: &crate::cell::Cell) -> Vec<(RunId, Leftover)> {
         Some(receipt) => receipt.leftovers.into_iter().map(|leftover| (id.clone(), leftover)).collect(),
         None => {
             let name = "the run did not end in time".to_owned();
-            vec![(id, Leftover { kind: quell_protocol::ResourceKind::Run, name })]
+            vec![(id, Leftover { kind: ResourceKind::Run, name })]
         }
     }
 }
 
-async fn all_settled(stop: &Stop) {
-    for ticket in &stop.tickets {
-        ticket.settled().await;
+/// What a background command leaves behind after a shutdown, with the run that had started it.
+fn left_behind(process: &BackgroundProcess) -> Vec<(RunId, Leftover)> {
+    let (row, kind) = (process.row(), ResourceKind::Process);
+    let names = if process.is_alive() {
+        vec![format!("pid {} ({})", row.pid.unwrap_or_default(), row.command)]
+    } else {
+        row.leftovers
+    };
+    names.into_iter().map(|name| (row.started_by_run.clone(), Leftover { kind, name })).collect()
+}
+
+async fn all_over(stop: &Stop, processes: &[Arc<BackgroundProcess>]) {
+    stop.settled().await;
+    for process in processes {
+        process.ended().await;
     }
 }
 
@@ -246,7 +267,7 @@ async fn maintain(engine: Engine) {
     }
 }
 
-fn build_workshop(config: &EngineConfig, models: &Models) -> Result<Workshop, StartError> {
+fn build_workshop(config: &EngineConfig, models: &Models, background: Background) -> Result<Workshop, StartError> {
     let toolbox = Toolbox::new(config.tools.clone());
     let mut agents = BTreeMap::new();
     for id in config.agents.keys() {
@@ -261,6 +282,7 @@ fn build_workshop(config: &EngineConfig, models: &Models) -> Result<Workshop, St
         toolbox,
         wardens: Wardens::new(config.warden.clone(), config.stop).map_err(StartError::Wardens)?,
         environment: config.environment.clone(),
+        background,
         approvals: Approvals::default(),
         limits: config.limits.clone(),
     })

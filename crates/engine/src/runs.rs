@@ -5,13 +5,14 @@
 //! never waits for anything, and no two threads can announce out of order.
 
 mod finish;
+mod stop;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use quell_kernel::queue::Refusal;
-use quell_kernel::registry::{Accepted, Entry, Gate, Phase, StopAsk, StopScope, Stopped, Who};
+use quell_kernel::registry::{Accepted, Background as Kept, Entry, Gate, Phase, StopAsk, StopScope, Stopped, Who};
 use quell_kernel::{Debts, Effect, Input, Moment, Push, Registry, RunState};
 use quell_protocol::api::ComputeStatus;
 use quell_protocol::{AgentId, RunId, SessionKey, StopReason};
@@ -21,8 +22,11 @@ use tokio_util::task::TaskTracker;
 use crate::agent::Workshop;
 use crate::cell::{Acceptance, Cell, Hub, Notice};
 use crate::clock::Clock;
+use crate::scope::StopLevel;
 use crate::store::Store;
+use crate::tools::background::Owner;
 pub use finish::{Hands, Place, deadline, stored_view};
+pub use stop::{Stop, Ticket};
 
 /// The runs of one engine. Clones are the same.
 #[derive(Clone)]
@@ -51,17 +55,6 @@ struct State {
 /// How long a change of an agent's runs waits for further ones before subscribers are told. A change of its status does not wait.
 const TELL_RUNS: Duration = Duration::from_millis(20);
 
-/// What a stop did, with the cells to wait for.
-#[derive(Debug, Default)]
-pub struct Stop {
-    /// Runs that this call aborted.
-    pub aborted: Vec<RunId>,
-    /// Queued ones among them, with their texts.
-    pub withdrawn: Vec<(RunId, String)>,
-    /// Every run that the stop covers, aborted by this call or not.
-    pub tickets: Vec<Ticket>,
-}
-
 /// What a run needs to start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Needs {
@@ -77,26 +70,6 @@ impl Needs {
     }
 }
 
-/// A claim on the end of a run. Any number of people may wait for it, any number of times.
-#[derive(Debug, Clone)]
-pub struct Ticket(Arc<Cell>);
-
-impl Ticket {
-    /// The run.
-    #[must_use]
-    pub fn cell(&self) -> &Arc<Cell> {
-        &self.0
-    }
-
-    /// Waits for the end of the run.
-    ///
-    /// # Cancel safety
-    /// Safe: it waits for a condition; the stop itself has already happened.
-    pub async fn settled(&self) {
-        self.0.reached(crate::cell::Progress::Ended).await;
-    }
-}
-
 impl Runs {
     /// No runs yet. Its tasks will run on the runtime that this is called on.
     ///
@@ -106,7 +79,15 @@ impl Runs {
     pub fn new(registry: Registry, workshop: Arc<Workshop>, store: Store, clock: Clock, hub: Hub) -> Self {
         let state = Mutex::new(State { registry, cells: HashMap::new(), shown: BTreeMap::new(), telling: false });
         let runtime = Handle::current();
-        Self(Arc::new(Inner { clock, hub, store, workshop, tasks: TaskTracker::new(), runtime, state }))
+        let inner = Arc::new(Inner { clock, hub, store, workshop, tasks: TaskTracker::new(), runtime, state });
+        // What a run left in the background keeps it from being forgotten.
+        let weak = Arc::downgrade(&inner);
+        inner.workshop.background.on_end(move |run| {
+            if let Some(inner) = weak.upgrade() {
+                Self(inner).forget_if_closed(run);
+            }
+        });
+        Self(inner)
     }
 
     /// Lets a run in, not yet durable.
@@ -146,7 +127,13 @@ impl Runs {
         let requested = self.now();
         let mut state = self.lock();
         let stopped = state.registry.stop(scope, who, ask, requested);
-        self.carry_out(&mut state, stopped, requested)
+        let mut stop = self.carry_out(&mut state, stopped, requested);
+        self.end_processes(&mut stop, ask.push, |owner| match scope {
+            StopScope::Session { key, background: Kept::Stop, .. } => owner.session == *key && may(who, owner),
+            StopScope::Everything => may(who, owner),
+            StopScope::Session { .. } | StopScope::Run { .. } | StopScope::Agent { .. } => false,
+        });
+        stop
     }
 
     /// Aborts runs on Quell's own account.
@@ -154,7 +141,9 @@ impl Runs {
         let requested = self.now();
         let mut state = self.lock();
         let stopped = state.registry.abort(ids, push, reason, requested);
-        self.carry_out(&mut state, stopped, requested)
+        let mut stop = self.carry_out(&mut state, stopped, requested);
+        self.end_processes(&mut stop, push, |_| false);
+        stop
     }
 
     /// One input to one run.
@@ -263,8 +252,16 @@ impl Runs {
     /// Forgets a run that is over and stored, unless a descendant lives; and those above it that were kept for it.
     pub fn forget(&self, id: &RunId) {
         let mut state = self.lock();
-        for gone in state.registry.forget(id, |_| false) {
+        let background = &self.0.workshop.background;
+        for gone in state.registry.forget(id, |run| background.has_of_run(run)) {
             state.cells.remove(&gone);
+        }
+    }
+
+    fn forget_if_closed(&self, id: &RunId) {
+        let closed = self.lock().registry.kept().contains(id);
+        if closed {
+            self.forget(id);
         }
     }
 
@@ -322,7 +319,20 @@ impl Runs {
             ticket.0.stop_delivered();
         }
         self.show(state);
-        Stop { aborted: stopped.aborted, withdrawn: stopped.withdrawn, tickets }
+        Stop { aborted: stopped.aborted, withdrawn: stopped.withdrawn, tickets, ..Stop::default() }
+    }
+
+    /// Ends what the covered runs left in the background, and what else the scope covers. What a run at work still holds
+    /// has been told through its ledger, and its end waits for it.
+    fn end_processes(&self, stop: &mut Stop, push: Push, else_covered: impl Fn(&Owner) -> bool) {
+        let level = match push {
+            Push::Gentle => StopLevel::Gentle,
+            Push::Forced => StopLevel::Forced,
+        };
+        let covered: HashSet<&RunId> = stop.tickets.iter().map(|ticket| ticket.0.id()).collect();
+        let background = &self.0.workshop.background;
+        let (processes, ended) = background.end(level, |owner| covered.contains(&owner.run) || else_covered(owner));
+        (stop.processes, stop.ended) = (processes, ended);
     }
 
     /// Carries out the effects of one transition, in order.
@@ -435,6 +445,10 @@ impl Runs {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn may(who: &Who, owner: &Owner) -> bool {
+    who.admin || owner.principal == who.principal
 }
 
 fn announce_ending(cell: &Cell, entry: &Entry) {

@@ -85,6 +85,7 @@ impl Sessions {
             session.history = None;
             session.news.clear();
         }
+        self.0.runs.workshop().background.forget_session(key);
     }
 
     /// A background run of this session will have news.
@@ -110,7 +111,8 @@ impl Sessions {
     pub fn sweep(&self, idle: Duration) {
         let now = self.0.runs.clock().now();
         self.live().retain(|key, session| {
-            let keep = session.is_needed() || now.since(session.used) <= idle;
+            let background = &self.0.runs.workshop().background;
+            let keep = session.is_needed() || background.has_of_session(key) || now.since(session.used) <= idle;
             if !keep {
                 tracing::info!(session = %key, "session expired from memory");
             }

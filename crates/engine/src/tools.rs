@@ -4,10 +4,12 @@
 //! never longer than [`Workbench::output_limit`]. This module knows no runs, no sessions and no approvals.
 
 pub(crate) mod arguments;
+pub mod background;
 mod confine;
 mod edit;
 mod fetch;
 mod list;
+mod process;
 mod read;
 mod replace;
 mod search;
@@ -26,13 +28,14 @@ use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use quell_protocol::{CallEnd, RunId};
+use quell_protocol::CallEnd;
 use serde_json::Value;
 
 use crate::llm::ToolSpec;
 use crate::proc::{Isolate, OutputSink, Wardens};
 use crate::scope::{Cancelled, Point, Scope};
 use arguments::Arguments;
+use background::{Background, Owner};
 pub use fetch::FetchSettings;
 use fetch::Fetcher;
 
@@ -40,8 +43,10 @@ use fetch::Fetcher;
 pub struct Workbench<'a> {
     /// The run's scope: it ends every wait and holds everything that the call opens.
     pub scope: &'a Scope,
-    /// The run.
-    pub run: &'a RunId,
+    /// The run, its session, and for whom it works.
+    pub owner: &'a Owner,
+    /// Commands that go on after their call.
+    pub background: &'a Background,
     /// Where relative paths start, and the border of the file tools.
     pub workdir: &'a Path,
     /// Starts processes.
@@ -108,6 +113,7 @@ static TOOLS: &[Row] = &[
     Row::of_files::<list::ListFiles>(),
     Row::of_files::<search::SearchFiles>(),
     Row { name: shell::NAME, spec: shell::spec, call: |_, given, cx| Box::pin(shell::call(given, cx)) },
+    Row { name: process::NAME, spec: process::spec, call: |_, given, cx| Box::pin(process::call(given, cx)) },
     Row { name: fetch::NAME, spec: fetch::spec, call: |tools, given, cx| Box::pin(tools.fetcher.fetch_url(given, cx)) },
 ];
 
@@ -231,7 +237,7 @@ impl Fault {
 
 impl fmt::Debug for Workbench<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Workbench").field("run", self.run).field("workdir", &self.workdir).finish_non_exhaustive()
+        f.debug_struct("Workbench").field("owner", self.owner).field("workdir", &self.workdir).finish_non_exhaustive()
     }
 }
 

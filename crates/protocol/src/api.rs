@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::background::ProcessRow;
 use crate::ids::{AgentId, Principal, RunId, SessionKey};
 use crate::receipt::{Receipt, Usage};
 use crate::verdict::{Surface, Verdict};
@@ -71,6 +72,9 @@ pub struct StopAnswer {
     /// Queued messages that this call withdrew, with their texts.
     #[serde(default)]
     pub withdrawn: Vec<Withdrawn>,
+    /// Background commands that the stop covers and that were not over; absent when there were none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub processes: Vec<ProcessRow>,
 }
 
 /// A queued message that a stop withdrew.
@@ -379,6 +383,9 @@ pub struct TicketView {
     pub aborted: bool,
     /// What this call stopped.
     pub run_ids: Vec<RunId>,
+    /// Background commands that the stop covers and that were not over; absent when there were none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub processes: Vec<ProcessRow>,
     /// The run's verdict.
     pub verdict: Verdict,
     /// Once ended.
@@ -394,6 +401,9 @@ pub struct StopAllAnswer {
     pub aborted: bool,
     /// The runs stopped, queued ones included.
     pub run_ids: Vec<RunId>,
+    /// Background commands that the stop covers and that were not over; absent when there were none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub processes: Vec<ProcessRow>,
     /// Whether new runs are refused now.
     pub held: bool,
 }

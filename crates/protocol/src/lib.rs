@@ -5,6 +5,7 @@
 
 pub mod api;
 pub mod approval;
+pub mod background;
 pub mod error;
 pub mod event;
 pub mod ids;

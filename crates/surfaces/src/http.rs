@@ -7,6 +7,7 @@ mod body;
 mod openapi;
 mod ops;
 mod problem;
+mod processes;
 mod runs;
 mod sessions;
 mod sse;
@@ -41,6 +42,8 @@ pub fn router(door: Door) -> Router {
         .route("/api/sessions/{key}/reset", post(sessions::reset))
         .route("/api/sessions/{key}/runs", post(runs::send))
         .route("/api/sessions/{key}/stop", post(stop::session))
+        .route("/api/sessions/{key}/processes", get(processes::list))
+        .route("/api/sessions/{key}/processes/{id}", get(processes::show).delete(processes::end))
         .route("/api/runs", get(runs::list))
         .route("/api/runs/{id}", get(runs::show))
         .route("/api/runs/{id}/events", get(sse::events))

@@ -84,6 +84,8 @@ pub struct Limits {
     pub sub_run_depth: usize,
     /// Sub-runs of one run that are at work at the same time.
     pub sub_runs_per_run: usize,
+    /// Commands of one session that may run in the background at the same time.
+    pub background_per_session: usize,
     /// Seconds after which a call that nobody allowed counts as denied.
     pub approval_timeout_s: u64,
     /// Seconds a run may take from its acceptance.
@@ -115,6 +117,7 @@ impl Default for Limits {
             queued_per_session: bounds.queued,
             sub_run_depth: bounds.depth,
             sub_runs_per_run: bounds.children,
+            background_per_session: 16,
             approval_timeout_s: 900,
             run_timeout_s: 3600,
             max_steps: 100,

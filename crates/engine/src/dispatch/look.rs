@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use quell_kernel::Push;
 use quell_kernel::registry::{AgentPhase, StopAsk, StopScope};
 use quell_kernel::turn::Turn;
 use quell_protocol::api::{AgentAbortAnswer, AgentRow, HistoryMessage, Hold, List, RunView, SessionRow};
@@ -11,7 +12,9 @@ use quell_protocol::{AgentId, EventKind, RunEvent, RunId, SessionKey};
 
 use super::{AnswerError, Caller, Engine, Follower, Stop};
 use crate::cell::Notice;
+use crate::scope::StopLevel;
 use crate::store::{Past, RunFilter, RunRow, SessionFilter, StoreError, StoredSession};
+use crate::tools::background::BackgroundProcess;
 
 /// How to follow a run.
 #[derive(Debug)]
@@ -228,6 +231,39 @@ impl Engine {
         Ok(deleted)
     }
 
+    /// A session's background commands, oldest first; the last ended ones too.
+    #[must_use]
+    pub fn processes(&self, key: &SessionKey) -> Vec<Arc<BackgroundProcess>> {
+        self.inner().workshop.background.of_session(key)
+    }
+
+    /// One background command of a session.
+    #[must_use]
+    pub fn process(&self, key: &SessionKey, id: &str) -> Option<Arc<BackgroundProcess>> {
+        self.inner().workshop.background.get(key, id)
+    }
+
+    /// Background commands that live.
+    #[must_use]
+    pub fn living_processes(&self) -> usize {
+        self.inner().workshop.background.alive()
+    }
+
+    /// Tells a background command to end. False when `caller` may not.
+    #[must_use]
+    pub fn end_process(&self, caller: &Caller, process: &BackgroundProcess, push: Push) -> bool {
+        let who = caller.who();
+        if !who.admin && process.owner.principal != who.principal {
+            return false;
+        }
+        tracing::info!(principal = %caller.principal, process = process.id, session = %process.owner.session, "background process is ended");
+        process.end(match push {
+            Push::Gentle => StopLevel::Gentle,
+            Push::Forced => StopLevel::Forced,
+        });
+        true
+    }
+
     /// Calls that wait for a person, oldest first.
     #[must_use]
     pub fn approvals(&self) -> Vec<ApprovalRow> {
@@ -263,9 +299,7 @@ impl Engine {
 
     async fn stop_session_and_wait(&self, caller: &Caller, key: &SessionKey, ask: &StopAsk) {
         let stop = self.stop(caller, &StopScope::whole_session(key.clone()), ask);
-        for ticket in &stop.tickets {
-            ticket.settled().await;
-        }
+        stop.settled().await;
     }
 
     fn session_row(&self, session: StoredSession) -> SessionRow {

@@ -204,7 +204,8 @@ impl Engine {
 #[must_use]
 pub fn stop_answer(stop: Stop) -> StopAnswer {
     StopAnswer {
-        aborted: !stop.aborted.is_empty(),
+        aborted: stop.did_something(),
+        processes: stop.processes.iter().map(|process| process.row()).collect(),
         run_ids: stop.aborted,
         withdrawn: stop.withdrawn.into_iter().map(|(run_id, text)| Withdrawn { run_id, text }).collect(),
     }

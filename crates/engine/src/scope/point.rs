@@ -28,6 +28,8 @@ pub enum Point {
     Approval,
     /// A tool's process runs.
     Process,
+    /// A background process is waited for, or written to.
+    ProcessWait,
     /// A tool's blocking work runs.
     Blocking,
     /// A tool's HTTP request is out.
@@ -54,6 +56,7 @@ impl Point {
         Self::BeforeTool,
         Self::Approval,
         Self::Process,
+        Self::ProcessWait,
         Self::Blocking,
         Self::Fetch,
         Self::StartSubRun,

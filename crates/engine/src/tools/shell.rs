@@ -12,6 +12,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::arguments::{self, Arguments};
+use super::background::NotStarted;
 use super::{ToolOutput, Workbench};
 use crate::llm::ToolSpec;
 use crate::proc::{CommandSpec, ProcessEnd, ProcessHow, ProcessStop, RUN_ID_VARIABLE, SpawnError};
@@ -29,7 +30,7 @@ pub(super) struct ShellArgs {
     /// Seconds after which the command is ended.
     #[serde(default)]
     pub timeout_s: Option<f64>,
-    /// Keep the command running after the call. Not available yet.
+    /// Keep the command running after the call, as servers need it; look after it with the tool `process`.
     #[serde(default)]
     pub background: bool,
 }
@@ -58,11 +59,14 @@ pub(super) async fn call(given: &Value, cx: &mut Workbench<'_>) -> Result<ToolOu
         Ok(args) => args,
         Err(problem) => return Ok(ToolOutput::error(problem)),
     };
-    let timeout_s = args.timeout_s;
+    let (timeout_s, background) = (args.timeout_s, args.background);
     let command = match command(args, cx) {
         Ok(command) => command,
         Err(problem) => return Ok(ToolOutput::error(problem)),
     };
+    if background {
+        return start(&command, cx);
+    }
     match cx.wardens.run(&command, cx.scope, cx.sink).await {
         Ok(end) => Ok(ToolOutput { end: call_end(&end), text: describe(&end, timeout_s) }),
         Err(SpawnError::Cancelled(_)) => Err(Cancelled),
@@ -70,14 +74,21 @@ pub(super) async fn call(given: &Value, cx: &mut Workbench<'_>) -> Result<ToolOu
     }
 }
 
-fn command(args: ShellArgs, cx: &Workbench<'_>) -> Result<CommandSpec, String> {
-    if args.background {
-        return Err(
-            "`background: true` is not available yet; without it, processes that a command leaves behind are ended \
-                    when the call returns"
-                .to_owned(),
-        );
+/// Starts it and leaves it to the session.
+fn start(command: &CommandSpec, cx: &Workbench<'_>) -> Result<ToolOutput, Cancelled> {
+    match cx.background.start(cx.wardens, command, cx.owner.clone(), cx.scope) {
+        Ok(process) => Ok(ToolOutput::ok(format!(
+            "Started in the background as {id}. It goes on when you have answered. Read what it prints with the tool \
+             `process`: {{\"action\": \"output\", \"id\": \"{id}\"}}.",
+            id = process.id
+        ))),
+        Err(NotStarted::Spawn(SpawnError::Cancelled(cancelled))) => Err(cancelled),
+        Err(NotStarted::Spawn(error)) => Ok(ToolOutput::error(refusal(&error))),
+        Err(error @ (NotStarted::TooMany { .. } | NotStarted::Closing)) => Ok(ToolOutput::error(error.to_string())),
     }
+}
+
+fn command(args: ShellArgs, cx: &Workbench<'_>) -> Result<CommandSpec, String> {
     if args.command.contains('\0') {
         return Err("`command` must not contain a NUL character".to_owned());
     }
@@ -86,7 +97,7 @@ fn command(args: ShellArgs, cx: &Workbench<'_>) -> Result<CommandSpec, String> {
         _ => Err(format!("`timeout_s` must be a positive number of seconds, not {seconds}")),
     });
     let mut env = cx.environment.to_vec();
-    env.push((RUN_ID_VARIABLE.into(), cx.run.as_str().into()));
+    env.push((RUN_ID_VARIABLE.into(), cx.owner.run.as_str().into()));
     Ok(CommandSpec {
         argv: vec!["sh".into(), "-c".into(), args.command.clone().into()],
         label: args.command,
@@ -131,8 +142,8 @@ fn describe(end: &ProcessEnd, timeout_s: Option<f64>) -> String {
     if end.left_behind > 0 {
         let _ = write!(
             text,
-            "; {} it left running {} ended: nothing stays alive when a call returns, and `background: true`, \
-             which servers will need, is not available yet",
+            "; {} it left running {} ended: nothing stays alive when a call returns, unless it was started with \
+             `background: true`",
             processes(end.left_behind),
             if end.left_behind == 1 { "was" } else { "were" },
         );

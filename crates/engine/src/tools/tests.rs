@@ -11,11 +11,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use quell_kernel::StopTimes;
-use quell_protocol::{CallEnd, RunId, ToolOutputStream};
+use quell_protocol::{CallEnd, Principal, RunId, SessionKey, ToolOutputStream};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::*;
+use crate::cell::Hub;
 use crate::clock::Clock;
 use crate::proc::WardenExe;
 use crate::scope::Probe;
@@ -69,11 +70,17 @@ impl Bench {
 
     async fn try_call(&self, tool: &str, given: Value) -> Result<ToolOutput, Cancelled> {
         let wardens = Wardens::new(WardenExe::ThisProcess, StopTimes::default()).unwrap();
-        let run = RunId::parse("run").unwrap();
+        let owner = Owner {
+            session: SessionKey::parse("session").unwrap(),
+            run: RunId::parse("run").unwrap(),
+            principal: Principal::parse("alice").unwrap(),
+        };
+        let background = Background::new(Clock::start(), Hub::default(), 1);
         let workdir = self.path("");
         let mut cx = Workbench {
             scope: &self.scope,
-            run: &run,
+            owner: &owner,
+            background: &background,
             workdir: &workdir,
             wardens: &wardens,
             environment: &[],

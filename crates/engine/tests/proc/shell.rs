@@ -2,10 +2,13 @@
 
 use std::path::Path;
 
+use quell_engine::cell::Hub;
+use quell_engine::clock::Clock;
 use quell_engine::proc::{Isolate, OutputSink};
 use quell_engine::scope::{Cancelled, StopLevel};
+use quell_engine::tools::background::{Background, Owner};
 use quell_engine::tools::{ToolOutput, ToolSettings, Toolbox, Workbench};
-use quell_protocol::{CallEnd, RunId, ToolOutputStream};
+use quell_protocol::{CallEnd, Principal, RunId, SessionKey, ToolOutputStream};
 use rstest::rstest;
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -40,11 +43,17 @@ async fn watched(
     seen: watch::Sender<String>,
 ) -> Result<ToolOutput, Cancelled> {
     let environment = [("PATH".into(), std::env::var_os("PATH").unwrap())];
-    let run = RunId::parse(bench.run_id.clone()).unwrap();
+    let owner = Owner {
+        session: SessionKey::parse("session").unwrap(),
+        run: RunId::parse(bench.run_id.clone()).unwrap(),
+        principal: Principal::parse("alice").unwrap(),
+    };
+    let background = Background::new(Clock::start(), Hub::default(), 1);
     let mut sink = Seen(seen);
     let mut cx = Workbench {
         scope: &bench.scope,
-        run: &run,
+        owner: &owner,
+        background: &background,
         workdir,
         wardens: &bench.wardens,
         environment: &environment,
@@ -92,7 +101,7 @@ async fn a_server_left_behind_is_told_with_the_remedy() {
     let output = call(&bench, workdir.path(), args("sleep 1000 & sleep 1000 & echo started")).await;
     assert_eq!(output.end, CallEnd::Ok);
     let expected = "started\n[exit code 0; 2 processes it left running were ended: nothing stays alive when a call returns, \
-                    and `background: true`, which servers will need, is not available yet]";
+                    unless it was started with `background: true`]";
     assert_eq!(output.text, expected);
 }
 
@@ -155,7 +164,6 @@ async fn it_starts_inside_the_workdir_only() {
 async fn what_it_cannot_do_is_refused_before_anything_starts() {
     let (bench, workdir) = (Bench::new().await, tempfile::tempdir().unwrap());
     for (args, word) in [
-        (with(args("touch mark"), "background", true), "not available yet"),
         (with(args("touch mark"), "timeout_s", -1.0), "positive"),
         (with(args("touch mark"), "timeout_s", 0.0), "positive"),
         (args("touch mark\0"), "NUL"),

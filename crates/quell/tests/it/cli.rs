@@ -9,6 +9,7 @@ use quell_testkit::ScriptedModel;
 use quell_testkit::commands::{self, Marker};
 use quell_testkit::daemon::{Daemon, Home};
 use quell_testkit::model::{Behaviour, Stream};
+use reqwest::Method;
 use rstest::rstest;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -375,4 +376,49 @@ async fn a_call_that_waits_for_a_person_is_allowed_from_another_terminal() {
     assert_eq!(unknown.code, 3, "{unknown:?}");
     assert_eq!(verb(daemon.home(), &["approvals"]).err, "nothing waits for an approval\n");
     model.assert_histories_valid();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn background_processes_are_shown_and_ended_over_http() {
+    let model = ScriptedModel::start().await;
+    let daemon = Daemon::start(exe(), &config(&model)).await;
+    let (http, mark) = (daemon.http(), Marker::new());
+    let command = format!("echo serving; {}", commands::setsid_child(&mark));
+    model.script(Behaviour::tool_call("c1", "shell", &json!({"command": command, "background": true})));
+    model.script(Behaviour::text("it runs"));
+    let ran = verb(daemon.home(), &["send", "--session", "s/1", "serve"]);
+    assert_eq!((ran.code, ran.out.as_str()), (0, "it runs\n"), "{ran:?}");
+    mark.at_least(2).await;
+    let base = "/api/sessions/s%2F1/processes";
+    let row = http.get(base).await.expect_status(200)["items"][0].clone();
+    assert_eq!((&row["state"], &row["sessionKey"]), (&json!("running"), &json!("s/1")));
+    let one = format!("{base}/{}", row["id"].as_str().unwrap());
+    let shown = http.get(&one).await.expect_status(200);
+    assert_eq!((&shown["output"], &shown["next"]), (&json!("serving\n"), &json!(8)));
+    assert_eq!(http.get(&format!("{one}?after=8")).await.expect_status(200)["output"], "");
+    assert_eq!(http.get(&format!("{base}/p99")).await.code(), Some("not_found"));
+    let other = http.post("/api/tokens", &json!({"name": "other", "scope": "write"})).await.expect_status(201);
+    let other = http.with_token(other["token"].as_str().unwrap());
+    assert_eq!(other.send(other.request(Method::DELETE, &one)).await.code(), Some("forbidden"));
+    let ended = http.send(http.request(Method::DELETE, &one)).await.expect_status(200);
+    assert_eq!((&ended["state"], &ended["how"]), (&json!("ended"), &json!("term")));
+    mark.gone(PATIENCE).await;
+    model.assert_histories_valid();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_over_http_names_the_background_processes_that_it_ends() {
+    let model = ScriptedModel::start().await;
+    let daemon = Daemon::start(exe(), &config(&model)).await;
+    let (http, mark) = (daemon.http(), Marker::new());
+    let start = |mark| json!({"command": commands::setsid_child(mark), "background": true});
+    model.script(Behaviour::tool_call("c1", "shell", &start(&mark))).script(Behaviour::text("it runs"));
+    assert_eq!(verb(daemon.home(), &["send", "--session", "s", "serve"]).code, 0);
+    mark.at_least(2).await;
+    let kept = http.post("/api/sessions/s/stop", &json!({"keepBackground": true})).await.expect_status(200);
+    assert_eq!((&kept["aborted"], &kept["processes"]), (&json!(false), &Value::Null));
+    let stopped = http.post("/api/sessions/s/stop?wait=1", &json!({})).await.expect_status(200);
+    assert_eq!((&stopped["aborted"], &stopped["runIds"]), (&json!(true), &json!([])));
+    assert_eq!(stopped["processes"][0]["state"], "ended", "{stopped:#}");
+    mark.gone(PATIENCE).await;
 }

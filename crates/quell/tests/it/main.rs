@@ -7,6 +7,7 @@
 )]
 
 mod approvals;
+mod background;
 mod cli;
 mod config;
 mod demo;

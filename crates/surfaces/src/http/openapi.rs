@@ -7,6 +7,7 @@ use quell_protocol::api::{
     StopAllAnswer, StopAllRequest, StopAnswer, StopRunRequest, StopSessionRequest, TicketView, TokenRequest, TokenRow,
 };
 use quell_protocol::approval::{ApprovalAnswer, ApprovalRow};
+use quell_protocol::background::{ProcessRow, ProcessView};
 use quell_protocol::{ErrorCode, Problem, RunEvent};
 use serde_json::{Map, Value, json};
 use utoipa::OpenApi;
@@ -88,6 +89,17 @@ const ROUTES: &[Row] = &[
         "StopSessionRequest",
         &[(200, "StopAnswer", "what was stopped")],
     ),
+    get("/api/sessions/{key}/processes", "A session's background commands", &[(200, "[ProcessRow]", "processes")]),
+    get(
+        "/api/sessions/{key}/processes/{id}",
+        "A background command with what it printed; ?after= reads on",
+        &[(200, "ProcessView", "the process"), (404, "Problem", "unknown")],
+    ),
+    delete(
+        "/api/sessions/{key}/processes/{id}",
+        "End a background command and wait until it is dead; ?force=1 kills at once",
+        &[(200, "ProcessRow", "ended"), (403, "Problem", "not yours"), (404, "Problem", "unknown")],
+    ),
     get("/api/runs", "Runs, newest first; ?state=active for those that are not over", &[(200, "[RunView]", "runs")]),
     get("/api/runs/{id}", "One run with its receipt", &[(200, "RunView", "the run"), (404, "Problem", "unknown")]),
     get(
@@ -148,6 +160,8 @@ const ROUTES: &[Row] = &[
     Hold,
     NewToken,
     Problem,
+    ProcessRow,
+    ProcessView,
     RunEvent,
     RunView,
     SendAnswer,

@@ -53,19 +53,16 @@ pub(super) async fn run(
     let Some(ticket) = stop.tickets.iter().find(|ticket| *ticket.cell().id() == id) else {
         return not_stopped(&door, caller, &id, request.session_key.as_ref()).await;
     };
-    if query.waits() {
-        for ticket in &stop.tickets {
-            ticket.settled().await;
-        }
-    }
+    wait_if_asked(&query, &stop).await;
     let cell = ticket.cell();
     let Some(verdict) = cell.verdict() else { return Err(no_run(&id)) };
     let receipt = cell.receipt();
     let state = if receipt.is_some() { "ended" } else { "ending" }.to_owned();
     let status = if receipt.is_some() { StatusCode::OK } else { StatusCode::ACCEPTED };
-    let aborted = !stop.aborted.is_empty();
-    Ok((status, Json(TicketView { run_id: id, state, aborted, run_ids: stop.aborted, verdict, receipt }))
-        .into_response())
+    let aborted = stop.did_something();
+    let processes = stop.processes.iter().map(|process| process.row()).collect();
+    let view = TicketView { run_id: id, state, aborted, run_ids: stop.aborted, processes, verdict, receipt };
+    Ok((status, Json(view)).into_response())
 }
 
 /// The run is over and only the database knows it, or it is not this caller's, or there is none.
@@ -88,6 +85,7 @@ async fn not_stopped(
         state: view.state,
         aborted: false,
         run_ids: Vec::new(),
+        processes: Vec::new(),
         verdict,
         receipt: view.receipt,
     };
@@ -128,14 +126,13 @@ pub(super) async fn everything(
     }
     wait_if_asked(&query, &stop).await;
     let held = door.engine().hold().await?.held;
-    Ok(Json(StopAllAnswer { aborted: !stop.aborted.is_empty(), run_ids: stop.aborted, held }))
+    let processes = stop.processes.iter().map(|process| process.row()).collect();
+    Ok(Json(StopAllAnswer { aborted: stop.did_something(), run_ids: stop.aborted, processes, held }))
 }
 
 async fn wait_if_asked(query: &WaitQuery, stop: &Stop) {
     if query.waits() {
-        for ticket in &stop.tickets {
-            ticket.settled().await;
-        }
+        stop.settled().await;
     }
 }
 

@@ -70,6 +70,7 @@ impl Bench {
             "edit_file" => json!({"path": "f", "old": "a", "new": "b"}),
             "search_files" => json!({"pattern": "x"}),
             "list_files" => json!({}),
+            "process" => json!({"action": "list"}),
             "shell" => json!({"command": "true"}),
             "fetch_url" => json!({"url": "https://example.invalid/"}),
             _ => json!({"path": "f"}),

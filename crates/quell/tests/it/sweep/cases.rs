@@ -185,7 +185,12 @@ fn in_tools() -> Vec<Case> {
         aftermath: |scene| Box::pin(a_late_answer_runs_nothing(scene)),
         ..Case::new("pending approval", ask_first, Moment::When(|scene| Box::pin(holds(scene, ResourceKind::Approval))))
     };
-    vec![shell, between, blocking, fetching, agent, approval]
+    let background = Case {
+        seen: &["Started in the background"],
+        aftermath: |scene| Box::pin(the_background_is_gone(scene)),
+        ..Case::new("background process", leave_running, Moment::When(|scene| Box::pin(it_runs_behind(scene))))
+    };
+    vec![shell, between, blocking, fetching, agent, approval, background]
 }
 
 fn at_the_end() -> Vec<Case> {
@@ -205,7 +210,7 @@ fn at_the_end() -> Vec<Case> {
 fn points() -> Vec<Case> {
     let nth = |point: &Point| match point {
         // Once when it is entered and once when its thread is at work.
-        Point::Blocking | Point::ModelStream => vec![1, 2],
+        Point::Blocking | Point::ModelStream | Point::ProcessWait => vec![1, 2],
         // The second time is the other agent's.
         Point::BeforeStep | Point::ContextBuilt | Point::AfterModel => vec![1, 2, 3],
         Point::ModelSend | Point::AfterTool => vec![1, 2],
@@ -215,6 +220,7 @@ fn points() -> Vec<Case> {
     let case = |(point, nth): (Point, u32)| {
         let name = format!("at {point:?} {nth}");
         match point {
+            Point::ProcessWait => Case::new(&name, wait_for_it, Moment::At(point, nth)),
             Point::Approval => Case { agent: "asking", ..Case::new(&name, ask_first, Moment::At(point, nth)) },
             _ => Case::new(&name, everything, Moment::At(point, nth)),
         }
@@ -264,6 +270,36 @@ fn hand_out<'a>(scene: &'a Scene<'a>) -> Doing<'a> {
 fn ask_first<'a>(scene: &'a Scene<'a>) -> Doing<'a> {
     let command = json!({"command": commands::setsid_child(&scene.mark)});
     model_says(scene, [Behaviour::tool_call("c1", "shell", &command)])
+}
+
+fn leave_running<'a>(scene: &'a Scene<'a>) -> Doing<'a> {
+    let command = json!({"command": commands::setsid_child(&scene.mark), "background": true});
+    let start = Behaviour::tool_call("c1", "shell", &command);
+    model_says(scene, [start, Behaviour::silent_mid_stream("I wait.")])
+}
+
+fn wait_for_it<'a>(scene: &'a Scene<'a>) -> Doing<'a> {
+    let command = json!({"command": commands::setsid_child(&scene.mark), "background": true});
+    let batch = model::Stream::new().tool_call("c1", "shell", &command).tool_call(
+        "c2",
+        "process",
+        &json!({"action": "wait", "timeout_s": 600}),
+    );
+    model_says(scene, [batch.into()])
+}
+
+async fn it_runs_behind(scene: &Scene<'_>) {
+    scene.mark.at_least(2).await;
+    text_came(scene).await;
+}
+
+async fn the_background_is_gone(scene: &Scene<'_>) {
+    let view = scene.site.house.ended(&scene.run).await;
+    scene.mark.gone(PATIENCE).await;
+    let rows = view.receipt.unwrap().resources;
+    let row = rows.iter().find(|row| row.kind == ResourceKind::Process).unwrap();
+    assert_ne!(row.process.as_ref().unwrap().pid, 0, "{row:#?}");
+    assert!(matches!(row.how.as_str(), "term" | "kill"), "{row:#?}");
 }
 
 async fn a_late_answer_runs_nothing(scene: &Scene<'_>) {
