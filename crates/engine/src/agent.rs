@@ -4,6 +4,7 @@
 //! waits it checks, so a stop never has to reach a particular place first.
 
 mod approve;
+mod compact;
 mod config;
 mod delegate;
 
@@ -28,6 +29,7 @@ use crate::proc::{OutputSink, Wardens};
 use crate::scope::{Cancelled, Point, Scope};
 use crate::tools::background::{Background, Owner};
 use crate::tools::{Toolbox, UnknownTool, Workbench};
+use compact::{Room, Wanted};
 pub use config::{AgentConfig, Limits};
 pub use delegate::{Child, ChildOrder, ChildPlace, delegation_specs, report_of};
 
@@ -153,7 +155,29 @@ impl Job<'_> {
         Err(Cancelled)
     }
 
+    /// One model call of a step. A conversation that is too long is made shorter first, and once more when the provider says
+    /// so.
     async fn ask_model(&self) -> Result<Answered, Cancelled> {
+        if let Room::Failed(problem) = self.make_room(Wanted::Window).await? {
+            return Ok(too_long(&problem));
+        }
+        let overflow = match self.call_model().await? {
+            Err(error @ ModelError::ContextOverflow { .. }) => error,
+            Ok(answer) => return self.take_answer(answer),
+            Err(error) => return Ok(failed(&error)),
+        };
+        match self.make_room(Wanted::Half).await? {
+            Room::Made => {}
+            Room::Nothing => return Ok(failed(&overflow)),
+            Room::Failed(problem) => return Ok(too_long(&problem)),
+        }
+        match self.call_model().await? {
+            Ok(answer) => self.take_answer(answer),
+            Err(error) => Ok(failed(&error)),
+        }
+    }
+
+    async fn call_model(&self) -> Result<Result<ModelAnswer, ModelError>, Cancelled> {
         let prompt = |draft: &_| {
             view::openai::messages(&Prompt { system: &self.agent.system, turns: self.history, draft: Some(draft) })
         };
@@ -173,9 +197,8 @@ impl Job<'_> {
         // An error that surfaces after the stop is part of it (row E2).
         self.scope.check(Point::AfterModel)?;
         match answer {
-            Ok(answer) => self.take_answer(answer),
             Err(ModelError::Cancelled) => Err(Cancelled),
-            Err(error) => Ok(Answered::Failed { code: error.code().to_owned(), message: error.to_string() }),
+            other => Ok(other),
         }
     }
 
@@ -246,6 +269,17 @@ enum Answered {
     Calls(Vec<ToolCall>),
     Done,
     Failed { code: String, message: String },
+}
+
+fn failed(error: &ModelError) -> Answered {
+    Answered::Failed { code: error.code().to_owned(), message: error.to_string() }
+}
+
+fn too_long(problem: &str) -> Answered {
+    let message = format!(
+        "the conversation is too long for the model, and summarising it failed: {problem}; send the message again, or reset the session"
+    );
+    Answered::Failed { code: "context_overflow".to_owned(), message }
 }
 
 /// The key under which arguments that are no JSON object stand in a call, so that the history stays valid.

@@ -5,6 +5,7 @@
 //! that an unanswered call or an orphan result cannot even be written down. Nothing here knows a provider's dialect; that is
 //! [`crate::view`].
 
+mod compaction;
 mod draft;
 mod history;
 mod ids;
@@ -20,6 +21,7 @@ use quell_protocol::{CallEnd, CallId, RunId, Usage, Verdict};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+pub use compaction::{Compaction, turns_to_summarise};
 pub use draft::TurnDraft;
 pub(crate) use ids::derived_call_id;
 pub(crate) use seal::INTERRUPTED_MARK;
@@ -134,6 +136,8 @@ pub struct Sealing<'a> {
 pub struct Turn {
     version: u32,
     run_id: RunId,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    compaction: Option<Compaction>,
     items: Vec<Item>,
     #[serde(skip_serializing_if = "Option::is_none")]
     partial: Option<Partial>,
@@ -197,6 +201,18 @@ impl Turn {
         &self.run_id
     }
 
+    /// What stands in for turns before this one.
+    #[must_use]
+    pub fn compaction(&self) -> Option<&Compaction> {
+        self.compaction.as_ref()
+    }
+
+    /// About how many bytes a model reads of it.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        items_size(&self.items)
+    }
+
     /// Everything complete, in order.
     #[must_use]
     pub fn items(&self) -> &[Item] {
@@ -258,6 +274,24 @@ impl Turn {
         })
     }
 }
+
+/// About how many bytes a model reads of these items; the dialects add a little around each.
+fn items_size(items: &[Item]) -> usize {
+    let call = |call: &AnsweredCall| {
+        call.call.tool.len() + call.call.arguments.to_string().len() + call.result.output.len() + AROUND
+    };
+    let item = |item: &Item| match item {
+        Item::User { text } => text.len() + AROUND,
+        Item::Assistant { text, thinking, calls } => {
+            let thoughts: usize = thinking.iter().map(|piece| piece.text.len()).sum();
+            text.len() + thoughts + calls.iter().map(call).sum::<usize>() + AROUND
+        }
+    };
+    items.iter().map(item).sum()
+}
+
+/// What a dialect writes around a message or a call.
+const AROUND: usize = 40;
 
 /// True for text that no provider takes as content.
 pub(crate) fn blank(text: &str) -> bool {

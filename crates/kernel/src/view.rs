@@ -27,6 +27,9 @@ use ids::CallNames;
 const NO_TEXT: &str = "(empty message)";
 const NO_OUTPUT: &str = "(no output)";
 
+/// Stands before a summary.
+const SUMMARY: &str = "[The conversation before this point was long. This is a summary of it:]";
+
 /// What a model call is made of.
 #[derive(Debug, Clone, Copy)]
 pub struct Prompt<'a> {
@@ -77,7 +80,11 @@ struct Called {
 /// The lines of a prompt, neighbours of one side merged.
 fn lines(prompt: &Prompt<'_>, legal_id: fn(&str) -> bool) -> Vec<Line> {
     let mut script = Script { lines: Vec::new(), names: CallNames::new(legal_id) };
-    for turn in prompt.turns {
+    let (turns, summary) = seen(prompt);
+    if let Some(summary) = summary {
+        script.hear(&format!("{SUMMARY}\n\n{summary}"));
+    }
+    for turn in turns {
         script.add_items(turn.run_id(), turn.items());
         if let Some(partial) = turn.partial().filter(|partial| partial.policy == PartialPolicy::Keep)
             && !blank(&partial.text)
@@ -92,6 +99,32 @@ fn lines(prompt: &Prompt<'_>, legal_id: fn(&str) -> bool) -> Vec<Line> {
         script.add_items(draft.run(), &draft.as_sent());
     }
     script.lines
+}
+
+/// The turns that are seen as they are, and the summary in place of those before them.
+fn seen<'a>(prompt: &Prompt<'a>) -> (&'a [Arc<Turn>], Option<&'a str>) {
+    let turns = prompt.turns;
+    let of_draft = prompt.draft.and_then(TurnDraft::compaction).map(|compaction| (turns.len(), compaction));
+    let newest = || turns.iter().enumerate().rev().find_map(|(at, turn)| Some((at, turn.compaction()?)));
+    match of_draft.or_else(newest) {
+        Some((at, compaction)) => {
+            let from = at.saturating_sub(compaction.kept);
+            (turns.get(from..).unwrap_or_default(), Some(&compaction.summary))
+        }
+        None => (turns, None),
+    }
+}
+
+/// How many of the last turns a prompt on these shows as they are.
+#[must_use]
+pub fn turns_seen(turns: &[Arc<Turn>], draft: Option<&TurnDraft>) -> usize {
+    seen(&Prompt { system: "", turns, draft }).0.len()
+}
+
+/// The summary that a prompt on these shows in place of older turns.
+#[must_use]
+pub fn summary<'a>(turns: &'a [Arc<Turn>], draft: Option<&'a TurnDraft>) -> Option<&'a str> {
+    seen(&Prompt { system: "", turns, draft }).1
 }
 
 struct Script {

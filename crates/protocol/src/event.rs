@@ -158,6 +158,14 @@ pub enum EventKind {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         text: Option<String>,
     },
+    /// The conversation was too long: a summary stands in for its oldest turns from now on.
+    #[serde(rename = "context.compacted")]
+    Compacted {
+        /// How many turns were summarised.
+        turns: u32,
+        /// The summary, as the model will read it.
+        summary: String,
+    },
     /// Tokens so far.
     #[serde(rename = "usage")]
     Usage {
@@ -184,6 +192,7 @@ impl EventKind {
             Self::Snapshot { .. } => "run.snapshot",
             Self::Ending { .. } => "run.ending",
             Self::Ended { .. } => "run.ended",
+            Self::Compacted { .. } => "context.compacted",
             Self::Usage { .. } => "usage",
         }
     }

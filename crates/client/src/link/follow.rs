@@ -211,7 +211,7 @@ impl Chase {
 }
 
 /// The events that this visitor knows.
-const KNOWN: [&str; 14] = [
+const KNOWN: [&str; 15] = [
     "run.queued",
     "run.started",
     "step.started",
@@ -222,6 +222,7 @@ const KNOWN: [&str; 14] = [
     "tool.ended",
     "approval.requested",
     "approval.resolved",
+    "context.compacted",
     "run.snapshot",
     "run.ending",
     "run.ended",

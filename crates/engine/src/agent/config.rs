@@ -31,6 +31,8 @@ pub struct AgentConfig {
     pub temperature: Option<f64>,
     /// Most tokens of one model answer; the provider's default without it.
     pub max_tokens: Option<u32>,
+    /// Tokens that the model can read at once. When a conversation fills four fifths of them, its older turns are summarised.
+    pub window_tokens: usize,
     /// Language of answers, such as `en-US`; the model's choice without it.
     pub language: Option<String>,
     /// Where its tools work; else `work/AGENT` in the data directory.
@@ -63,6 +65,7 @@ impl Default for AgentConfig {
             role: None,
             temperature: None,
             max_tokens: None,
+            window_tokens: 128_000,
             language: None,
             workdir: None,
             partial: PartialPolicy::Discard,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quell_kernel::registry::NewRun;
-use quell_kernel::turn::{AssistantMessage, CallResult, ToolCall, TurnDraft};
+use quell_kernel::turn::{AssistantMessage, CallResult, Compaction, ToolCall, TurnDraft};
 use quell_protocol::approval::{ApprovalRow, ApprovalState};
 use quell_protocol::{CallId, EventKind, ToolOutputStream, Usage};
 
@@ -111,6 +111,20 @@ impl Pen {
         let mut facts = self.0.facts();
         facts.settle_step_usage();
         facts.draft.as_mut().map(|draft| draft.finish_message(message)).ok_or(Sealed)
+    }
+
+    /// A summary stands in for old turns from now on.
+    ///
+    /// # Errors
+    /// [`Sealed`] once the stream is over.
+    pub fn compacted(&self, compaction: Compaction, turns: usize) -> Result<(), Sealed> {
+        self.write(|cell, facts| {
+            let summary = compaction.summary.clone();
+            if let Some(draft) = &mut facts.draft {
+                draft.compact(compaction);
+            }
+            cell.emit(facts, EventKind::Compacted { turns: u32::try_from(turns).unwrap_or(u32::MAX), summary });
+        })
     }
 
     /// A call starts: side effects are possible from here on.

@@ -12,6 +12,8 @@ pub enum Point {
     BeforeStep,
     /// The step's context is built, the model not yet called.
     ContextBuilt,
+    /// Older turns may have to be summarised, or have just been.
+    Compaction,
     /// Connecting to the model, sending, waiting for headers.
     ModelSend,
     /// Waiting for the next bytes of the model's stream.
@@ -47,6 +49,7 @@ impl Point {
     pub const ALL: &'static [Self] = &[
         Self::LoadHistory,
         Self::BeforeStep,
+        Self::Compaction,
         Self::ContextBuilt,
         Self::ModelSend,
         Self::ModelStream,

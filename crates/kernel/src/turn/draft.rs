@@ -6,12 +6,13 @@ use std::collections::HashSet;
 use quell_protocol::{CallEnd, CallId, RunId};
 
 use super::output::Clipped;
-use super::{AnsweredCall, AssistantMessage, CallResult, Item, Thinking, ToolCall, blank, ids};
+use super::{AnsweredCall, AssistantMessage, CallResult, Compaction, Item, Thinking, ToolCall, blank, ids};
 
 /// A growing turn.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TurnDraft {
     run: RunId,
+    compaction: Option<Compaction>,
     entries: Vec<Entry>,
     partial_text: String,
     partial_thinking: String,
@@ -49,13 +50,31 @@ impl TurnDraft {
     /// A turn that holds what the user said and nothing else.
     #[must_use]
     pub fn new(run: RunId, user: String) -> Self {
-        Self { run, entries: vec![Entry::User(user)], partial_text: String::new(), partial_thinking: String::new() }
+        let (partial_text, partial_thinking) = (String::new(), String::new());
+        Self { run, compaction: None, entries: vec![Entry::User(user)], partial_text, partial_thinking }
     }
 
     /// The run at work.
     #[must_use]
     pub fn run(&self) -> &RunId {
         &self.run
+    }
+
+    /// From now on a summary stands in for old turns.
+    pub fn compact(&mut self, compaction: Compaction) {
+        self.compaction = Some(compaction);
+    }
+
+    /// What stands in for turns before this one.
+    #[must_use]
+    pub fn compaction(&self) -> Option<&Compaction> {
+        self.compaction.as_ref()
+    }
+
+    /// About how many bytes a model reads of it.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        super::items_size(&self.as_sent())
     }
 
     /// Adds a steered message.

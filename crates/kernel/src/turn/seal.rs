@@ -42,6 +42,7 @@ impl TurnDraft {
         Turn {
             version: TURN_VERSION,
             run_id: self.run().clone(),
+            compaction: self.compaction().cloned(),
             items,
             partial: streamed.then_some(Partial { text, thinking, policy: sealing.policy }),
             note: note.map(str::to_owned),

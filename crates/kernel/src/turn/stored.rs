@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use quell_protocol::{RunId, Usage, Verdict};
 use serde::Deserialize;
 
-use super::{Item, Partial, Thinking, Turn, blank};
+use super::{Compaction, Item, Partial, Thinking, Turn, blank};
 
 /// The version that is written. Every version ever written stays readable, with a fixture in the tests.
 pub const TURN_VERSION: u32 = 1;
@@ -30,6 +30,8 @@ pub enum InvalidTurn {
 pub(super) struct Unchecked {
     version: u32,
     run_id: RunId,
+    #[serde(default)]
+    compaction: Option<Compaction>,
     items: Vec<Item>,
     #[serde(default)]
     partial: Option<Partial>,
@@ -72,12 +74,12 @@ impl TryFrom<Unchecked> for Turn {
     type Error = InvalidTurn;
 
     fn try_from(read: Unchecked) -> Result<Self, InvalidTurn> {
-        let Unchecked { version, run_id, items, partial, note, verdict, sealed_at, usage } = read;
+        let Unchecked { version, run_id, compaction, items, partial, note, verdict, sealed_at, usage } = read;
         if version != TURN_VERSION {
             return Err(InvalidTurn::Version(version));
         }
         check(&items)?;
-        Ok(Self { version, run_id, items, partial, note, verdict, sealed_at, usage })
+        Ok(Self { version, run_id, compaction, items, partial, note, verdict, sealed_at, usage })
     }
 }
 

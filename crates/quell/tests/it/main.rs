@@ -9,6 +9,7 @@
 mod approvals;
 mod background;
 mod cli;
+mod compaction;
 mod config;
 mod demo;
 mod doors;

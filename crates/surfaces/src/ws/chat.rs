@@ -337,6 +337,9 @@ fn agent_stream(kind: &EventKind) -> Option<(&'static str, Value, Weight)> {
         EventKind::ToolEnded { call_id, end, output, .. } => {
             ("tool", json!({"phase": "result", "toolCallId": call_id, "end": end, "result": output}), fact)
         }
+        EventKind::Compacted { turns, summary } => {
+            ("compaction", json!({"phase": "end", "turns": turns, "summary": summary}), fact)
+        }
         EventKind::ApprovalRequested { id, call_id, tool, arguments, expires_at } => (
             "approval",
             json!({"phase": "requested", "id": id, "toolCallId": call_id, "name": tool, "args": arguments, "expiresAt": expires_at}),

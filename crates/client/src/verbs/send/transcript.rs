@@ -98,6 +98,7 @@ impl Transcript {
             EventKind::ToolEnded { call_id, end, ms, .. } => self.call_over(&call_id, end, ms, screen)?,
             EventKind::ApprovalRequested { id, tool, arguments, .. } => self.ask(&id, &tool, &arguments, screen)?,
             EventKind::ApprovalResolved { .. } => self.turn(Doing::Waiting),
+            EventKind::Compacted { turns, .. } => self.say_compacted(turns, screen)?,
             EventKind::Snapshot { text, .. } => self.catch_up(&text, screen)?,
             EventKind::Ending { verdict: Verdict::Aborted { .. } } if !self.is_stopping() => self.stopping(""),
             EventKind::Ending { .. } | EventKind::ToolOutput { .. } | EventKind::Usage { .. } => {}
@@ -180,6 +181,12 @@ impl Transcript {
         let line = format!("{}  {}   {}  {word}", call.tool, call.label, millis(ms));
         let tone = if end == CallEnd::Error { Tone::Failure } else { Tone::Quiet };
         let line = screen.err().paint(tone, &line);
+        screen.remark(&line)
+    }
+
+    fn say_compacted(&self, turns: u32, screen: &mut Screen) -> io::Result<()> {
+        let turns = if turns == 1 { "1 older turn was".to_owned() } else { format!("{turns} older turns were") };
+        let line = screen.err().paint(Tone::Quiet, &format!("· {turns} summarised to make room"));
         screen.remark(&line)
     }
 

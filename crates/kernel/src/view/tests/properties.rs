@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::super::*;
 use crate::turn::sample::{Ended, STREAMED, abort, conversation, ended, run_id, seal, story};
-use crate::turn::{CallResult, Turn, TurnDraft};
+use crate::turn::{CallResult, Compaction, Turn, TurnDraft};
 
 fn turns(conversation: &[Ended]) -> Vec<Arc<Turn>> {
     let turn = |(nth, end): (usize, &Ended)| Arc::new(end.turn(&format!("run-{nth}")));
@@ -199,5 +199,30 @@ proptest! {
         for messages in [after.0, after.1] {
             prop_assert!(told.as_ref().is_none_or(|note| heard(&messages).contains(note)));
         }
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_summary_stands_in_for_old_turns_and_every_request_stays_valid(
+        before in conversation(), after in conversation(), kept in 0_usize..6,
+    ) {
+        let mut turns = turns(&before);
+        let mut draft = next();
+        draft.compact(Compaction { summary: "It was about boats.".into(), kept });
+        valid(&turns, Some(&draft))?;
+        let shown = turns.len() - turns.len().saturating_sub(kept);
+        prop_assert_eq!(turns_seen(&turns, Some(&draft)), shown);
+        prop_assert!(heard(&openai(&turns, Some(&draft))).contains("It was about boats."));
+        let at_work = openai(&turns, Some(&draft));
+        turns.push(Arc::new(seal(draft, &quell_protocol::Verdict::Completed, PartialPolicy::Discard)));
+        let sealed = without_request_to_go_on(openai(&turns, None));
+        prop_assert!(begins_with(&sealed, &at_work), "{sealed:#?}\n{at_work:#?}");
+        turns.extend(after.iter().enumerate().map(|(nth, end)| Arc::new(end.turn(&format!("later-{nth}")))));
+        valid(&turns, Some(&next()))?;
+        prop_assert_eq!(turns_seen(&turns, None), shown + 1 + after.len());
+        let seen = turns.split_off(turns.len() - shown - 1 - after.len());
+        let alone = openai(&seen, None);
+        prop_assert!(heard(&alone).contains("It was about boats."), "old turns are not needed any more");
     }
 }

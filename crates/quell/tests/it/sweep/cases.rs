@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use quell_engine::cell::Progress;
+use quell_engine::dispatch::Submission;
 use quell_engine::scope::Point;
 use quell_protocol::ResourceKind;
 use quell_protocol::approval::Decision;
@@ -14,7 +15,7 @@ use tokio::io::AsyncReadExt;
 
 use super::scene::Scene;
 use super::strike::{Mode, strike};
-use crate::harness::{PATIENCE, alice, message_as, run_id};
+use crate::harness::{PATIENCE, agent, alice, message_as, run_id};
 
 type Doing<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 type Act = for<'a> fn(&'a Scene<'a>) -> Doing<'a>;
@@ -137,7 +138,18 @@ fn at_the_model() -> Vec<Case> {
         |scene| model_says(scene, [Behaviour::rate_limited("50")]),
         Moment::When(|scene| Box::pin(holds(scene, ResourceKind::Timer))),
     );
-    vec![connecting, headers, streaming, silent, back_off]
+    let summarising = Case {
+        agent: "small",
+        aftermath: |scene| Box::pin(the_summary_is_left(scene)),
+        seen: &["It was a long story."],
+        unseen: &["So far it was about"],
+        ..Case::new(
+            "summarising older turns",
+            |scene| Box::pin(a_long_story(scene, Behaviour::silent_mid_stream("So far it was about"))),
+            Moment::When(|scene| Box::pin(it_is_summarised(scene))),
+        )
+    };
+    vec![connecting, headers, streaming, silent, back_off, summarising]
 }
 
 fn in_tools() -> Vec<Case> {
@@ -210,7 +222,7 @@ fn at_the_end() -> Vec<Case> {
 fn points() -> Vec<Case> {
     let nth = |point: &Point| match point {
         // Once when it is entered and once when its thread is at work.
-        Point::Blocking | Point::ModelStream | Point::ProcessWait => vec![1, 2],
+        Point::Blocking | Point::ModelStream | Point::ProcessWait | Point::Compaction => vec![1, 2],
         // The second time is the other agent's.
         Point::BeforeStep | Point::ContextBuilt | Point::AfterModel => vec![1, 2, 3],
         Point::ModelSend | Point::AfterTool => vec![1, 2],
@@ -220,6 +232,16 @@ fn points() -> Vec<Case> {
     let case = |(point, nth): (Point, u32)| {
         let name = format!("at {point:?} {nth}");
         match point {
+            // Before the first summary, and right after it.
+            Point::Compaction => Case {
+                agent: "small",
+                seen: &["It was a long story."],
+                ..Case::new(
+                    &name,
+                    |scene| Box::pin(a_long_story(scene, Behaviour::text("A story."))),
+                    Moment::At(point, nth),
+                )
+            },
             Point::ProcessWait => Case::new(&name, wait_for_it, Moment::At(point, nth)),
             Point::Approval => Case { agent: "asking", ..Case::new(&name, ask_first, Moment::At(point, nth)) },
             _ => Case::new(&name, everything, Moment::At(point, nth)),
@@ -286,6 +308,41 @@ fn wait_for_it<'a>(scene: &'a Scene<'a>) -> Doing<'a> {
         &json!({"action": "wait", "timeout_s": 600}),
     );
     model_says(scene, [batch.into()])
+}
+
+/// A turn that fills the small agent's window, before the run that is stopped.
+async fn a_long_story(scene: &Scene<'_>, then: Behaviour) {
+    let before = format!("before-{}", scene.run);
+    scene.site.script(&before, [Behaviour::text(format!("It was a long story. {}", "And on it went. ".repeat(200)))]);
+    let message = Submission { agent: Some(agent("main")), ..message_as(&run_id(&before), &scene.session, "") };
+    let message = Submission { text: format!("tell me a story marker:{before}"), ..message };
+    scene.site.house.send(message).await;
+    scene.site.house.ended(&run_id(&before)).await;
+    // The summary's own request has the marker of what it summarises.
+    scene.site.script(&before, [then]);
+}
+
+/// Nothing of it streams to people.
+async fn it_is_summarised(scene: &Scene<'_>) {
+    the_summary(scene).await.resting().await;
+}
+
+async fn the_summary_is_left(scene: &Scene<'_>) {
+    the_summary(scene).await.client_left().await;
+}
+
+/// The second request that shows the old story, and nothing newer.
+async fn the_summary(scene: &Scene<'_>) -> model::ModelRequest {
+    let (house, before) = (&scene.site.house, format!("before-{}", scene.run));
+    loop {
+        let seen = house.model.seen();
+        let of_it =
+            |request: &&model::ModelRequest| request.markers == [before.clone()] && request.messages().len() > 2;
+        match seen.iter().rev().find(of_it) {
+            Some(request) => return request.clone(),
+            None => drop(house.model.requests(seen.len() + 1).await),
+        }
+    }
 }
 
 async fn it_runs_behind(scene: &Scene<'_>) {

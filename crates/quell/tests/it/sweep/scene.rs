@@ -41,6 +41,9 @@ impl Site {
         let house = House::with(claim, |config| {
             let model = AgentConfig { model: "hole/model".to_owned(), ..AgentConfig::default() };
             config.agents.insert(agent("hole"), model);
+            let mut small = config.agents.get(&agent("main")).unwrap().clone();
+            small.window_tokens = 400;
+            config.agents.insert(agent("small"), small);
             let mut asking = config.agents.get(&agent("main")).unwrap().clone();
             asking.approvals.insert("*".to_owned(), ApprovalPolicy::Ask);
             config.agents.insert(agent("asking"), asking);

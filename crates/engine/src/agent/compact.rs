@@ -1,0 +1,157 @@
+//! When the conversation gets too long for the model: older turns are summarised by the model itself, and the summary stands
+//! in for them from this turn on. The call is one like any other: raced, in the ledger, counted.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use quell_kernel::registry::Phase;
+use quell_kernel::turn::{Compaction, Turn, TurnDraft, turns_to_summarise};
+use quell_kernel::view::{self, Prompt};
+use quell_protocol::Usage;
+
+use super::Job;
+use crate::cell::Pen;
+use crate::llm::{ModelError, ModelRequest, ModelSink};
+use crate::scope::{Cancelled, Point};
+
+/// The usual rule of thumb.
+const BYTES_PER_TOKEN: usize = 4;
+/// How full the window may be before older turns are summarised, in percent: estimates are rough, and the answer needs room.
+const FULL_PERCENT: usize = 80;
+
+const SYSTEM: &str = "You summarise conversations between a user and an assistant with tools, for the assistant that will go on with them.";
+const INSTRUCTION: &str = "Summarise the whole conversation above for yourself, because you will not see it again. Keep what the user wants and \
+     has decided, what was done and with which result, names, paths, numbers and open questions. Say what was stopped and \
+     must not be resumed unless the user asks. Answer with the summary alone and call no tool.";
+
+/// Stands before a summary that is to go into the new one.
+const EARLIER: &str = "Before the conversation above there was more. It was summarised as:";
+
+/// What came of making room.
+pub(super) enum Room {
+    /// There is room now.
+    Made,
+    /// Nothing older is left to summarise.
+    Nothing,
+    /// The summary failed.
+    Failed(String),
+}
+
+/// How much room is wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wanted {
+    /// What the configured window asks for.
+    Window,
+    /// Half of what was sent: the provider found it too long.
+    Half,
+}
+
+impl Job<'_> {
+    /// Summarises older turns when they would not fit.
+    pub(super) async fn make_room(&self, wanted: Wanted) -> Result<Room, Cancelled> {
+        self.scope.check(Point::Compaction)?;
+        let shown = self.pen.draft(|draft| Shown::of(self, draft))?;
+        let window = self.agent.config.window_tokens.saturating_mul(BYTES_PER_TOKEN);
+        let (limit, readable) = match wanted {
+            Wanted::Window => (window / 100 * FULL_PERCENT, window),
+            Wanted::Half => (shown.total() / 2, shown.total() / 2),
+        };
+        let count = turns_to_summarise(&shown.sizes, shown.fixed, limit);
+        if count == 0 {
+            return Ok(Room::Nothing);
+        }
+        let turns = self.history.len() - shown.sizes.len();
+        // Of what is too long even for the summary, the oldest part is left out.
+        let fitting = shown.sizes.iter().take(count).rev().scan(readable, fits).count();
+        let first = count - fitting.max(1);
+        let summary = match self.summarise(turns + first..turns + count, shown.summary.as_deref()).await? {
+            Ok(summary) => summary,
+            Err(problem) => return Ok(Room::Failed(problem)),
+        };
+        self.pen.compacted(Compaction { summary, kept: shown.sizes.len() - count }, count)?;
+        Ok(Room::Made)
+    }
+
+    async fn summarise(&self, turns: Range<usize>, earlier: Option<&str>) -> Result<Result<String, String>, Cancelled> {
+        let old = self.history.get(turns).unwrap_or_default();
+        let instruction = match earlier.filter(|_| view::summary(old, None).is_none()) {
+            Some(earlier) => format!("{EARLIER}\n\n{earlier}\n\n{INSTRUCTION}"),
+            None => INSTRUCTION.to_owned(),
+        };
+        let request = TurnDraft::new(self.run.clone(), instruction);
+        let messages = view::openai::messages(&Prompt { system: SYSTEM, turns: old, draft: Some(&request) });
+        let request = ModelRequest {
+            run: self.run,
+            agent: &self.agent.id,
+            messages: &messages,
+            // Providers refuse calls in a history without the tools that they name.
+            tools: &self.agent.tools,
+            temperature: self.agent.config.temperature,
+            max_tokens: self.agent.config.max_tokens,
+        };
+        self.reins.phase(Phase::Waiting);
+        let answer = self.agent.model.call(&request, self.scope, &mut SilentSink { pen: &self.pen }).await;
+        self.reins.phase(Phase::Processing);
+        self.scope.check(Point::Compaction)?;
+        match answer {
+            Ok(answer) if answer.text.trim().is_empty() => Ok(Err("the model gave no summary".to_owned())),
+            Ok(answer) => Ok(Ok(answer.text)),
+            Err(ModelError::Cancelled) => Err(Cancelled),
+            Err(error) => Ok(Err(error.to_string())),
+        }
+    }
+}
+
+/// Sizes of what a request would show, in bytes.
+struct Shown {
+    /// Of the turns that are seen as they are.
+    sizes: Vec<usize>,
+    /// Of everything else.
+    fixed: usize,
+    /// What stands in for the turns before.
+    summary: Option<String>,
+}
+
+impl Shown {
+    fn of(job: &Job<'_>, draft: &TurnDraft) -> Self {
+        let seen = view::turns_seen(job.history, Some(draft));
+        let turns = job.history.get(job.history.len() - seen..).unwrap_or_default();
+        let sizes = turns.iter().map(|turn: &std::sync::Arc<Turn>| turn.size()).collect();
+        let summary = view::summary(job.history, Some(draft)).map(str::to_owned);
+        let fixed = job.agent.system.len() + summary.as_ref().map_or(0, String::len) + draft.size();
+        Self { sizes, fixed, summary }
+    }
+
+    fn total(&self) -> usize {
+        self.sizes.iter().sum::<usize>() + self.fixed
+    }
+}
+
+/// Takes what fits into the room that is left.
+fn fits(room: &mut usize, size: &usize) -> Option<()> {
+    *room = room.checked_sub(*size)?;
+    Some(())
+}
+
+/// Counts and shows nothing: a summary is no answer.
+struct SilentSink<'a> {
+    pen: &'a Pen,
+}
+
+impl ModelSink for SilentSink<'_> {
+    fn text(&mut self, _: &str) {}
+
+    fn thinking(&mut self, _: &str) {}
+
+    fn retrying(&mut self, attempt: u32, delay: Duration, why: &str) {
+        tracing::info!(attempt, delay_ms = delay.as_secs_f64() * 1000.0, why, "summary is retried");
+    }
+
+    fn input_sent(&mut self, estimated_tokens: u64) {
+        self.pen.call_sent(estimated_tokens);
+    }
+
+    fn usage(&mut self, usage: Usage) {
+        self.pen.call_counted(usage);
+    }
+}
