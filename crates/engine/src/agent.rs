@@ -232,6 +232,7 @@ impl Job<'_> {
             Some(result) => result,
             None => self.call_tool(call).await?,
         };
+        let result = if self.scope.is_cancelled() { result.after_the_stop() } else { result };
         self.pen.finish_call(&call.id, result, begun.elapsed())?;
         self.scope.check(Point::AfterTool)
     }

@@ -114,10 +114,11 @@ impl Scope {
     }
 
     /// Runs blocking work on a thread. It gets a flag that turns true at the cancel and must look at it often; the ledger
-    /// holds the work until it has really returned, also when its caller was dropped.
+    /// holds the work until it has really returned, also when its caller was dropped. A cancel does not end the wait: what
+    /// the work came to after all is the truth about it. Force does.
     ///
     /// # Errors
-    /// [`Cancelled`] when the scope was cancelled first, or the work panicked while being cancelled.
+    /// [`Cancelled`] when the scope was cancelled before the work began, or was forced before it returned.
     ///
     /// # Cancel safety
     /// Safe: the flag is raised and the scope keeps waiting for the thread.
@@ -142,7 +143,14 @@ impl Scope {
             });
             output.unwrap_or_else(|panic| resume_unwind(panic))
         });
-        match self.race(point, handle).await? {
+        self.0.probe.reached(point);
+        let outcome = tokio::select! {
+            biased;
+            // The work is held by the ledger, and told: it may be left alone.
+            () = self.forced() => return Err(Cancelled),
+            outcome = handle => outcome,
+        };
+        match outcome {
             Ok(output) => Ok(output),
             Err(error) if error.is_panic() => resume_unwind(error.into_panic()),
             Err(_) => Err(Cancelled),

@@ -104,6 +104,15 @@ impl CallResult {
         };
         Self { end: CallEnd::Stopped, output }
     }
+
+    /// The same result, of a call that came to its own end after the request was stopped.
+    #[must_use]
+    pub fn after_the_stop(self) -> Self {
+        match self.end {
+            CallEnd::Ok | CallEnd::Error => Self { output: format!("{}\n{}", seal::AFTER_STOP, self.output), ..self },
+            CallEnd::Stopped | CallEnd::NotStarted | CallEnd::Denied => self,
+        }
+    }
 }
 
 /// What the model sees of a message that was cut while it streamed (row X8).

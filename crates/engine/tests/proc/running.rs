@@ -54,7 +54,8 @@ async fn the_leash_and_the_scope_end_it_with_its_descendants() {
             running.leash().end(StopLevel::Gentle);
         }
         let end = running.collect(&mut Watched::new().0).await.unwrap();
-        assert_eq!((end.why, end.how, end.swept), (ProcessStop::Stopped, ProcessHow::Term, 1));
+        assert_eq!((end.why, end.how), (ProcessStop::Stopped, ProcessHow::Term));
+        assert!(end.swept > 0, "the child in a session of its own was ended too");
         bench.scope.close().await;
         bench.assert_gone();
     }

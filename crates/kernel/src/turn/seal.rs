@@ -12,6 +12,7 @@ use super::{CallResult, Partial, Sealing, TURN_VERSION, Turn, TurnDraft, ids};
 pub(crate) const INTERRUPTED_MARK: &str = "[Interrupted: this message was cut off here and is not a finished answer.]";
 
 pub(super) const NOT_STARTED: &str = "[Not started: the request ended before this call began. It did nothing.]";
+pub(super) const AFTER_STOP: &str = "[It came to its own end after the request was stopped. Its effects stand.]";
 pub(super) const STOPPED_SILENT: &str =
     "[Stopped while it ran. It had printed nothing. Side effects are possible; check before you rely on its result.]";
 pub(super) const STOPPED: &str = "[Stopped while it ran. Side effects are possible; check before you rely on its result. \

@@ -24,4 +24,5 @@ mod rows_e;
 mod subagents;
 mod sweep;
 mod tidy;
+mod truth;
 mod ws;
