@@ -8,14 +8,15 @@ mod hub;
 mod pen;
 mod receipt;
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use quell_kernel::registry::{NewRun, Phase};
-use quell_kernel::turn::{PartialPolicy, Sealing, Turn, TurnDraft};
+use quell_kernel::turn::{CallResult, PartialPolicy, Sealing, Turn, TurnDraft};
 use quell_kernel::{Debts, Moment};
 use quell_protocol::api::{ComputeStatus, RunResult, RunView};
-use quell_protocol::{EventKind, Receipt, ResourceKind, RunEvent, RunId, Usage, Verdict};
+use quell_protocol::{CallId, EventKind, Receipt, ResourceKind, RunEvent, RunId, Usage, Verdict};
 use tokio::sync::watch;
 
 use crate::clock::Clock;
@@ -93,6 +94,8 @@ struct Facts {
     state: &'static str,
     phase: Phase,
     steps: u32,
+    /// Calls at work, and since when.
+    calls: BTreeMap<CallId, Moment>,
     usage: Usage,
     /// Estimate of the model call that is under way, until it is counted.
     step_usage: Usage,
@@ -124,6 +127,7 @@ impl Cell {
             state: "queued",
             phase: Phase::Processing,
             steps: 0,
+            calls: BTreeMap::new(),
             usage: Usage::default(),
             step_usage: Usage::default(),
             recorded: false,
@@ -302,8 +306,9 @@ impl Cell {
         facts.settle_step_usage();
         let usage = facts.usage;
         let sealed_at = self.clock.rfc3339(self.clock.now());
-        let turn = draft.seal(Sealing { verdict: &verdict, policy: self.policy, sealed_at, usage });
-        facts.sealed = Some(Arc::new(turn));
+        let turn = Arc::new(draft.seal(Sealing { verdict: &verdict, policy: self.policy, sealed_at, usage }));
+        facts.sealed = Some(Arc::clone(&turn));
+        self.end_calls(&mut facts, &turn);
         drop(facts);
         self.seq.send_modify(|_| {});
     }
@@ -399,6 +404,15 @@ impl Cell {
     #[must_use]
     pub fn id(&self) -> &RunId {
         &self.run.id
+    }
+
+    /// Calls that were cut off have an end as well: the one that the turn says.
+    fn end_calls(&self, facts: &mut Facts, turn: &Turn) {
+        for (call_id, since) in std::mem::take(&mut facts.calls) {
+            let Some(CallResult { end, output }) = turn.result_of(&call_id).cloned() else { continue };
+            let ms = Clock::ms_between(since, self.clock.now());
+            self.emit(facts, EventKind::ToolEnded { call_id, end, output, ms });
+        }
     }
 
     fn make_receipt(&self, facts: &Facts, verdict: &Verdict, debts: Debts) -> Receipt {

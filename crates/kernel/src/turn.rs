@@ -271,6 +271,12 @@ impl Turn {
         last.filter(|(_, calls)| calls.is_empty()).map(|(text, _)| text.as_str())
     }
 
+    /// The result of one of its calls.
+    #[must_use]
+    pub fn result_of(&self, call: &CallId) -> Option<&CallResult> {
+        self.answered().find(|answered| answered.call.id == *call).map(|answered| &answered.result)
+    }
+
     /// Ids of the results that sealing made up.
     pub fn synthetic_ids(&self) -> impl Iterator<Item = &str> {
         self.answered().filter_map(|call| call.synthetic.as_deref())

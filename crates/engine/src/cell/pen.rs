@@ -136,6 +136,7 @@ impl Pen {
             if let Some(draft) = &mut facts.draft {
                 draft.begin_call(&call.id);
             }
+            facts.calls.insert(call.id.clone(), cell.clock.now());
             let (tool, arguments) = (call.tool.clone(), call.arguments.clone());
             cell.emit(facts, EventKind::ToolStarted { call_id: call.id.clone(), tool, arguments });
         })
@@ -159,6 +160,7 @@ impl Pen {
         let draft = facts.draft.as_mut().ok_or(Sealed)?;
         let (end, output) = (result.end, result.output.clone());
         draft.finish_call(call, result);
+        facts.calls.remove(call);
         let ms = took.as_secs_f64() * 1000.0;
         self.0.emit(&mut facts, EventKind::ToolEnded { call_id: call.clone(), end, output, ms });
         Ok(())

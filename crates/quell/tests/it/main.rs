@@ -15,6 +15,7 @@ mod demo;
 mod doors;
 mod harness;
 mod http;
+mod matrix;
 mod openclaw;
 mod processes;
 mod race;

@@ -43,6 +43,16 @@ impl Client {
         client
     }
 
+    /// A connected operator at a daemon's address.
+    pub(crate) async fn at(url: &str, token: &str) -> Self {
+        let url = url.replace("http://", "ws://");
+        let (socket, _) = connect_async_with_config(format!("{url}/ws"), None, true).await.unwrap();
+        let mut client = Self { socket, waiting: VecDeque::new(), asked: 0, events: Vec::new() };
+        let hello = client.connect(token, json!({})).await;
+        assert_eq!(hello["ok"], true, "{hello}");
+        client
+    }
+
     /// Sends `connect` with these params over the usual ones, and reads its answer.
     pub(crate) async fn connect(&mut self, token: &str, changed: Value) -> Value {
         let challenge = self.event("connect.challenge").await;
