@@ -23,6 +23,8 @@ mod report;
 mod single;
 #[path = "stop/start.rs"]
 mod start;
+#[path = "stop/subtree.rs"]
+mod subtree;
 
 use std::path::Path;
 
@@ -66,6 +68,9 @@ fn main() {
         if wanted("many") {
             many::measure(&mut report, 50).await;
             many::measure(&mut report, 1000).await;
+        }
+        if wanted("subtree") {
+            subtree::measure(&mut report).await;
         }
         if wanted("memory") {
             many::memory(&mut report, 1000).await;

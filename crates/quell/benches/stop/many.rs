@@ -53,7 +53,7 @@ pub(crate) async fn measure(report: &mut Report, runs: usize) {
 }
 
 /// One token at once, further ones rarely, so that the stops are measured and not the stream.
-fn slow_stream() -> Behaviour {
+pub(crate) fn slow_stream() -> Behaviour {
     Stream::new().text("begun ").step(Step::TokensForever { every: Duration::from_millis(500) }).into()
 }
 
@@ -100,7 +100,7 @@ async fn stop_at_once(
 }
 
 /// The requests whose marker begins with `prefix`, all streaming.
-async fn named(model: &ScriptedModel, prefix: &str, runs: usize) -> Vec<ModelRequest> {
+pub(crate) async fn named(model: &ScriptedModel, prefix: &str, runs: usize) -> Vec<ModelRequest> {
     let mut found = Vec::with_capacity(runs);
     for run in 0..runs {
         let request = model.marked(&format!("{prefix}{run}")).await;
@@ -110,7 +110,7 @@ async fn named(model: &ScriptedModel, prefix: &str, runs: usize) -> Vec<ModelReq
     found
 }
 
-async fn last_left(requests: &[ModelRequest], begun: Instant) -> Duration {
+pub(crate) async fn last_left(requests: &[ModelRequest], begun: Instant) -> Duration {
     let mut last = begun;
     for request in requests {
         last = last.max(request.client_left().await);
