@@ -3,6 +3,7 @@
 mod agents;
 mod approvals;
 mod hold;
+mod processes;
 mod runs;
 mod send;
 mod sessions;
@@ -23,6 +24,7 @@ use crate::term::{Io, Tone};
 pub use agents::AgentsArgs;
 pub use approvals::ApprovalsArgs;
 pub use hold::HoldArgs;
+pub use processes::ProcessesArgs;
 pub use runs::RunsArgs;
 pub use send::SendArgs;
 pub use sessions::SessionsArgs;
@@ -40,6 +42,8 @@ pub enum Verb {
     Sessions(SessionsArgs),
     /// Look at the agents and what they do
     Agents(AgentsArgs),
+    /// Look at what a session runs in the background, and end it
+    Processes(ProcessesArgs),
     /// Look at the calls that wait for a person, allow or deny one
     Approvals(ApprovalsArgs),
     /// Stop a run, a session or everything, and wait until it is really over
@@ -147,6 +151,7 @@ async fn perform(verb: Verb, link: &Link, io: &mut Io) -> Result<Exit, VerbError
         Verb::Runs(args) => runs::run(link, args, io).await,
         Verb::Sessions(args) => sessions::run(link, args, io).await,
         Verb::Agents(args) => agents::run(link, &args, io).await,
+        Verb::Processes(args) => processes::run(link, args, io).await,
         Verb::Approvals(args) => approvals::run(link, args, io).await,
         Verb::Stop(args) => stop::run(link, args, io).await,
         Verb::Hold(args) => hold::run(link, args, io).await,

@@ -5,6 +5,7 @@ use quell_protocol::api::{
     StopAllRequest, StopAnswer, StopRunRequest, StopSessionRequest, TicketView, TokenRequest, TokenRow,
 };
 use quell_protocol::approval::{ApprovalAnswer, ApprovalRow, Decision};
+use quell_protocol::background::{ProcessRow, ProcessView};
 use quell_protocol::{AgentId, Receipt, RunId, SessionKey, Verdict};
 use reqwest::Method;
 use serde::de::DeserializeOwned;
@@ -92,6 +93,41 @@ impl Link {
         let path = ["api", "sessions", session.as_str(), "runs"];
         let attempts = if message.idempotency_key.is_some() { ATTEMPTS } else { 1 };
         self.post(&path, &[], message, Effort { attempts, span: Span::Ordinary }).await
+    }
+
+    /// What a session runs in the background.
+    ///
+    /// # Errors
+    /// Every [`LinkError`].
+    ///
+    /// # Cancel safety
+    /// Dropping it forgets the answer; nothing changes in the daemon.
+    pub async fn processes(&self, session: &SessionKey) -> ListOf<ProcessRow> {
+        self.list(&["api", "sessions", session.as_str(), "processes"], &[]).await
+    }
+
+    /// A background process with what it printed.
+    ///
+    /// # Errors
+    /// Every [`LinkError`].
+    ///
+    /// # Cancel safety
+    /// Dropping it forgets the answer; nothing changes in the daemon.
+    pub async fn process(&self, session: &SessionKey, id: &str) -> Result<ProcessView, LinkError> {
+        self.get(&["api", "sessions", session.as_str(), "processes", id]).await
+    }
+
+    /// Ends a background process and waits until it is dead.
+    ///
+    /// # Errors
+    /// Every [`LinkError`].
+    ///
+    /// # Cancel safety
+    /// Once sent, dropping it takes nothing back.
+    pub async fn end_process(&self, session: &SessionKey, id: &str, force: bool) -> Result<ProcessRow, LinkError> {
+        let query: &[(&str, &str)] = if force { &[("force", "1")] } else { &[] };
+        let path = ["api", "sessions", session.as_str(), "processes", id];
+        self.ask(self.request(Method::DELETE, &path, query)?, Span::Ordinary).await
     }
 
     /// The calls that wait for a person.

@@ -139,6 +139,7 @@ fn completions_know_the_verbs(#[case] shell: &str) {
 #[case(&["sessions"])]
 #[case(&["hold"])]
 #[case(&["approvals"])]
+#[case(&["processes"])]
 #[case(&["token"])]
 #[case(&["doctor"])]
 #[case(&["completions"])]
@@ -400,9 +401,16 @@ async fn background_processes_are_shown_and_ended_over_http() {
     let other = http.post("/api/tokens", &json!({"name": "other", "scope": "write"})).await.expect_status(201);
     let other = http.with_token(other["token"].as_str().unwrap());
     assert_eq!(other.send(other.request(Method::DELETE, &one)).await.code(), Some("forbidden"));
+    let listed = verb(daemon.home(), &["processes", "--session", "s/1"]);
+    assert!(listed.code == 0 && listed.out.contains("running") && listed.out.contains("echo serving"), "{listed:?}");
+    let id = row["id"].as_str().unwrap();
+    assert_eq!(verb(daemon.home(), &["processes", "--session", "s/1", "output", id]).out, "serving\n");
     let ended = http.send(http.request(Method::DELETE, &one)).await.expect_status(200);
     assert_eq!((&ended["state"], &ended["how"]), (&json!("ended"), &json!("term")));
     mark.gone(PATIENCE).await;
+    let killed = verb(daemon.home(), &["processes", "--session", "s/1", "kill", id]);
+    assert!(killed.code == 0 && killed.out.starts_with(&format!("ended {id} (")), "{killed:?}");
+    assert_eq!(verb(daemon.home(), &["processes", "--session", "s/1", "kill", "p99"]).code, 3);
     model.assert_histories_valid();
 }
 
