@@ -29,19 +29,39 @@ pub use stored::{InvalidTurn, TURN_VERSION};
 
 /// A piece of reasoning as the provider gave it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Thinking {
-    /// The reasoning, which may be empty where a provider sends the signature alone.
-    pub text: String,
-    /// The provider's proof that it made it. Without one no provider takes the reasoning back.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub signature: Option<String>,
+#[serde(untagged)]
+pub enum Thinking {
+    /// Reasoning that can be read.
+    Shown {
+        /// The reasoning, which may be empty where a provider sends the signature alone.
+        text: String,
+        /// The provider's proof that it made it. Without one no provider takes the reasoning back.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        signature: Option<String>,
+    },
+    /// Reasoning that only its provider can read.
+    Redacted {
+        /// The reasoning, encrypted, which is its own proof.
+        #[serde(rename = "redacted")]
+        data: String,
+    },
 }
 
 impl Thinking {
     /// True when a provider would take it back.
     #[must_use]
     pub fn is_signed(&self) -> bool {
-        self.signature.as_deref().is_some_and(|signature| !blank(signature))
+        match self {
+            Self::Shown { signature, .. } => signature.as_deref().is_some_and(|signature| !blank(signature)),
+            Self::Redacted { data } => !blank(data),
+        }
+    }
+
+    fn size(&self) -> usize {
+        match self {
+            Self::Shown { text, .. } => text.len(),
+            Self::Redacted { data } => data.len(),
+        }
     }
 }
 
@@ -298,7 +318,7 @@ fn items_size(items: &[Item]) -> usize {
     let item = |item: &Item| match item {
         Item::User { text } => text.len() + AROUND,
         Item::Assistant { text, thinking, calls } => {
-            let thoughts: usize = thinking.iter().map(|piece| piece.text.len()).sum();
+            let thoughts: usize = thinking.iter().map(Thinking::size).sum();
             text.len() + thoughts + calls.iter().map(call).sum::<usize>() + AROUND
         }
     };

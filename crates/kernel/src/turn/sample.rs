@@ -147,7 +147,10 @@ fn call() -> impl Strategy<Value = ToolCall> {
 
 fn thinking() -> impl Strategy<Value = Thinking> {
     let signature = prop_oneof![Just(None), Just(Some(String::new())), "[a-zA-Z0-9+/]{8}".prop_map(Some)];
-    (text(), signature).prop_map(|(text, signature)| Thinking { text, signature })
+    prop_oneof![
+        4 => (text(), signature).prop_map(|(text, signature)| Thinking::Shown { text, signature }),
+        1 => "[a-zA-Z0-9+/]{0,8}".prop_map(|data| Thinking::Redacted { data }),
+    ]
 }
 
 fn message() -> impl Strategy<Value = AssistantMessage> {

@@ -123,7 +123,7 @@ fn a_complete_message_takes_the_place_of_what_streamed() {
 #[test]
 fn a_message_that_says_nothing_leaves_nothing() {
     let mut draft = draft();
-    let thinking = vec![Thinking { text: "hmm".into(), signature: Some("proof".into()) }];
+    let thinking = vec![Thinking::Shown { text: "hmm".into(), signature: Some("proof".into()) }];
     draft.finish_message(AssistantMessage { text: " \n".into(), thinking, calls: Vec::new() });
     assert!(!draft.has_output());
     assert_eq!(stopped(draft).items().len(), 1);
@@ -132,7 +132,7 @@ fn a_message_that_says_nothing_leaves_nothing() {
 #[test]
 fn only_signed_reasoning_of_complete_messages_stays() {
     let mut draft = draft();
-    let piece = |signature: Option<&str>| Thinking { text: "hmm".into(), signature: signature.map(Into::into) };
+    let piece = |signature: Option<&str>| Thinking::Shown { text: "hmm".into(), signature: signature.map(Into::into) };
     let thinking = vec![piece(None), piece(Some("proof")), piece(Some(""))];
     draft.finish_message(AssistantMessage { thinking, ..says("Done.") });
     draft.push_thinking("and then");

@@ -6,6 +6,7 @@ mod check;
 use serde_json::{Value, json};
 
 use super::{Called, Line, Part, Prompt, Spoken, blank, lines};
+use crate::turn::Thinking;
 
 pub use check::check;
 
@@ -81,12 +82,18 @@ impl Speech {
 
 fn blocks(part: &Part) -> Vec<Value> {
     let signed = part.thinking.iter().filter(|thinking| thinking.is_signed());
-    let mut blocks: Vec<Value> =
-        signed.map(|piece| json!({"type": "thinking", "thinking": piece.text, "signature": piece.signature})).collect();
+    let mut blocks: Vec<Value> = signed.map(thought).collect();
     if !blank(&part.text) {
         blocks.push(json!({"type": "text", "text": part.text}));
     }
     blocks
+}
+
+fn thought(thinking: &Thinking) -> Value {
+    match thinking {
+        Thinking::Shown { text, signature } => json!({"type": "thinking", "thinking": text, "signature": signature}),
+        Thinking::Redacted { data } => json!({"type": "redacted_thinking", "data": data}),
+    }
 }
 
 fn call(call: &Called) -> Value {

@@ -44,8 +44,9 @@ fn stop(draft: TurnDraft, policy: PartialPolicy) -> Arc<Turn> {
 fn interrupted(run: &str) -> TurnDraft {
     let mut turn = draft(run, "look around");
     let thinking = vec![
-        Thinking { text: "First ls.".into(), signature: Some("proof".into()) },
-        Thinking { text: "unsigned".into(), signature: None },
+        Thinking::Shown { text: "First ls.".into(), signature: Some("proof".into()) },
+        Thinking::Redacted { data: "ZW5j".into() },
+        Thinking::Shown { text: "unsigned".into(), signature: None },
     ];
     let made = turn.finish_message(AssistantMessage { text: "I look.".into(), thinking, ..asks(&["a", "b"]) });
     turn.begin_call(&made[0].id);
@@ -91,6 +92,7 @@ fn a_stopped_batch_in_the_anthropic_dialect() {
             json!({"role": "user", "content": [{"type": "text", "text": "look around"}]}),
             json!({"role": "assistant", "content": [
                 {"type": "thinking", "thinking": "First ls.", "signature": "proof"},
+                {"type": "redacted_thinking", "data": "ZW5j"},
                 {"type": "text", "text": "I look."},
                 call("a"),
                 call("b"),
@@ -190,7 +192,7 @@ fn messages_of_one_side_in_a_row_become_one() {
     let mut turn = draft("run-1", "one");
     turn.add_user("two".into());
     turn.finish_message(says("three"));
-    let signed = Thinking { text: "hmm".into(), signature: Some("proof".into()) };
+    let signed = Thinking::Shown { text: "hmm".into(), signature: Some("proof".into()) };
     turn.finish_message(AssistantMessage { thinking: vec![signed], ..asks(&["a"]) });
     turn.add_user("four".into());
     let turns = [stop(turn, PartialPolicy::Discard)];

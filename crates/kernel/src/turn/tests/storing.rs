@@ -26,7 +26,7 @@ fn a_turn_stored_by_version_1_reads_and_writes_the_same() {
 fn version_1_is_what_sealing_writes() {
     let old = Turn::from_stored(V1).unwrap();
     let mut draft = TurnDraft::new(old.run_id().clone(), "back up the photos, then clean up".into());
-    let thinking = vec![Thinking { text: "Copy first.".into(), signature: Some("c2lnbmVk".into()) }];
+    let thinking = vec![Thinking::Shown { text: "Copy first.".into(), signature: Some("c2lnbmVk".into()) }];
     let call = |id, command| ToolCall::from_wire(id, "shell", json!({"command": command, "timeout_s": 0.1}));
     let calls = vec![call("call_0", "cp -r photos backup"), call("call_0", "sync"), call("", "rm -r tmp")];
     let made = draft.finish_message(AssistantMessage { text: "I copy first.".into(), thinking, calls });
@@ -42,6 +42,18 @@ fn version_1_is_what_sealing_writes() {
         usage: old.usage(),
     };
     assert_eq!(draft.seal(sealing), old);
+}
+
+#[test]
+fn redacted_reasoning_is_stored_beside_the_kind_that_can_be_read() {
+    let mut stored: Value = serde_json::from_str(V1).unwrap();
+    let shown = stored["items"][1]["thinking"][0].clone();
+    stored["items"][1]["thinking"] = json!([{"redacted": "ZW5j"}, shown]);
+    let turn = Turn::from_stored(&stored.to_string()).unwrap();
+    let Item::Assistant { thinking, .. } = &turn.items()[1] else { panic!("{turn:#?}") };
+    assert_eq!(thinking[0], Thinking::Redacted { data: "ZW5j".into() });
+    assert!(matches!(&thinking[1], Thinking::Shown { text, signature: Some(_) } if text == "Copy first."));
+    assert_eq!(serde_json::from_str::<Value>(&turn.to_stored()).unwrap(), stored);
 }
 
 proptest! {
@@ -80,6 +92,7 @@ fn what_is_no_turn_is_unreadable(#[case] json: &str) {
 #[case::empty_message("/items/2", json!({"kind": "assistant", "text": " "}))]
 #[case::unsigned("/items/1/thinking/0", json!({"text": "hmm"}))]
 #[case::blank_signature("/items/1/thinking/0/signature", json!(" "))]
+#[case::redacted_to_nothing("/items/1/thinking/0", json!({"redacted": ""}))]
 #[case::same_id("/items/1/calls/1/call/id", json!("call_0"))]
 fn a_damaged_turn_is_refused(#[case] place: &str, #[case] damage: Value) {
     let mut turn: Value = serde_json::from_str(V1).unwrap();

@@ -90,6 +90,7 @@ impl Reader {
             match next {
                 "text" => text(block)?,
                 "thinking" => thinking(block)?,
+                "redacted_thinking" => redacted(block)?,
                 "tool_use" => self.call(block)?,
                 _ => return Err("has a block that a model cannot say"),
             }
@@ -98,7 +99,7 @@ impl Reader {
             }
             last = next;
         }
-        if last == "thinking" { Err("ends with reasoning") } else { Ok(()) }
+        if matches!(last, "thinking" | "redacted_thinking") { Err("ends with reasoning") } else { Ok(()) }
     }
 
     fn call(&mut self, block: &Value) -> Verdict {
@@ -140,6 +141,14 @@ fn thinking(block: &Value) -> Verdict {
     match block.get("signature").and_then(Value::as_str) {
         Some(signature) if !signature.trim().is_empty() => Ok(()),
         Some(_) | None => Err("has reasoning without a signature"),
+    }
+}
+
+fn redacted(block: &Value) -> Verdict {
+    only(object(block)?, &["type", "data"])?;
+    match block.get("data").and_then(Value::as_str) {
+        Some(data) if !data.trim().is_empty() => Ok(()),
+        Some(_) | None => Err("has redacted reasoning without its data"),
     }
 }
 
