@@ -17,14 +17,14 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use quell_kernel::registry::Phase;
 use quell_kernel::run::Outcome;
-use quell_kernel::turn::{AssistantMessage, CallResult, Thinking, ToolCall, Turn};
-use quell_kernel::view::{self, Prompt};
+use quell_kernel::turn::{AssistantMessage, CallResult, ToolCall, Turn};
+use quell_kernel::view::Prompt;
 use quell_protocol::{AgentId, CallEnd, CallId, RunId, StopReason, ToolOutputStream, Usage};
 use tokio::time::Instant;
 
 use crate::approvals::Approvals;
 use crate::cell::Pen;
-use crate::llm::{Model, ModelAnswer, ModelError, ModelRequest, ModelSink, RawCall, ToolSpec};
+use crate::llm::{Finish, Model, ModelAnswer, ModelError, ModelRequest, ModelSink, RawCall, ToolSpec};
 use crate::proc::{OutputSink, Wardens};
 use crate::scope::{Cancelled, Point, Scope};
 use crate::tools::background::{Background, Owner};
@@ -179,17 +179,19 @@ impl Job<'_> {
 
     async fn call_model(&self) -> Result<Result<ModelAnswer, ModelError>, Cancelled> {
         let prompt = |draft: &_| {
-            view::openai::messages(&Prompt { system: &self.agent.system, turns: self.history, draft: Some(draft) })
+            let prompt = Prompt { system: &self.agent.system, turns: self.history, draft: Some(draft) };
+            self.agent.model.conversation(&prompt)
         };
-        let messages = self.pen.draft(prompt)?;
+        let conversation = self.pen.draft(prompt)?;
         self.scope.check(Point::ContextBuilt)?;
         let request = ModelRequest {
             run: self.run,
             agent: &self.agent.id,
-            messages: &messages,
+            conversation: &conversation,
             tools: &self.agent.tools,
             temperature: self.agent.config.temperature,
             max_tokens: self.agent.config.max_tokens,
+            thinking_tokens: self.agent.config.thinking_tokens,
         };
         self.reins.phase(Phase::Waiting);
         let answer = self.agent.model.call(&request, self.scope, &mut StepSink { pen: &self.pen }).await;
@@ -204,20 +206,24 @@ impl Job<'_> {
 
     fn take_answer(&self, answer: ModelAnswer) -> Result<Answered, Cancelled> {
         if answer.text.is_empty() && answer.calls.is_empty() {
-            let message = format!(
-                "the model {} ended its answer without text and without tool calls; send the message again, or try another model",
-                self.agent.model.name()
-            );
+            let how = match answer.finish {
+                Finish::ContentFilter => "refused to answer",
+                Finish::Length => "ran into max_tokens before it said anything",
+                _ => "ended its answer without text and without tool calls",
+            };
+            let name = self.agent.model.name();
+            let message = format!("the model {name} {how}; send the message again, or try another model");
             return Ok(Answered::Failed { code: "empty_answer".to_owned(), message });
         }
-        let thinking = Some(answer.thinking).filter(|text| !text.is_empty());
+        let paused = answer.finish == Finish::Paused;
         let message = AssistantMessage {
             text: answer.text,
-            thinking: thinking.map(|text| Thinking { text, signature: None }).into_iter().collect(),
+            thinking: answer.thinking,
             calls: answer.calls.into_iter().map(tool_call).collect(),
         };
         let calls = self.pen.finish_message(message)?;
-        Ok(if calls.is_empty() { Answered::Done } else { Answered::Calls(calls) })
+        // A model that paused is asked to go on, with no call in between.
+        Ok(if calls.is_empty() && !paused { Answered::Done } else { Answered::Calls(calls) })
     }
 
     async fn carry_out(&self, call: &ToolCall) -> Result<(), Cancelled> {

@@ -1,15 +1,17 @@
 //! Calling models: who serves them, what goes out, what comes back, and who has a call under way.
 //!
 //! A call always streams, keeps every byte until a stop, knows whether the answer was complete, and closes its socket at
-//! once when the run's scope is cancelled: there is no task between the socket and the run. It knows no turns and no tools:
-//! messages come in the provider's dialect, and calls go out as the model wrote them.
+//! once when the run's scope is cancelled: there is no task between the socket and the run. It knows no tools: calls go out
+//! as the model wrote them. What depends on a provider's dialect is asked of `dialect` alone.
 
 mod active;
 mod answer;
+mod anthropic;
 mod calls;
 mod catalogue;
 mod config;
 pub mod demo;
+mod dialect;
 mod error;
 mod exchange;
 mod failure;
@@ -24,11 +26,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use quell_kernel::turn::Thinking;
+use quell_kernel::view::Prompt;
 use quell_protocol::{AgentId, RunId, Usage};
 
 pub use active::ActiveRequests;
 pub use catalogue::{CatalogueError, served_models};
 pub use config::{BadProvider, ProviderConfig, ProviderKind};
+pub use dialect::Conversation;
 pub use error::{ModelError, Wait};
 
 use crate::scope::Scope;
@@ -57,14 +62,16 @@ pub struct ModelRequest<'a> {
     pub run: &'a RunId,
     /// Its agent.
     pub agent: &'a AgentId,
-    /// The conversation, in the provider's dialect.
-    pub messages: &'a [serde_json::Value],
+    /// The conversation, as [`Model::conversation`] spelled it.
+    pub conversation: &'a Conversation,
     /// The tools that the model may call.
     pub tools: &'a [ToolSpec],
     /// How much chance; the model's own default when absent.
     pub temperature: Option<f64>,
-    /// The most tokens of the answer; the model's own bound when absent.
+    /// The most tokens of the answer; the model's own bound when absent, or the dialect's default.
     pub max_tokens: Option<u32>,
+    /// How many of them may be thinking, where the dialect asks for thinking in tokens; no thinking is asked for when absent.
+    pub thinking_tokens: Option<u32>,
 }
 
 /// A tool as it is described to a model.
@@ -98,8 +105,8 @@ pub trait ModelSink: Send {
 pub struct ModelAnswer {
     /// Its text, the sum of all pieces.
     pub text: String,
-    /// The model's reasoning, the sum of all pieces.
-    pub thinking: String,
+    /// The model's reasoning in order, with its signatures where the provider signs it.
+    pub thinking: Vec<Thinking>,
     /// The calls it asks for, in its order.
     pub calls: Vec<RawCall>,
     /// What the provider counted, if it did. The sink has been told already.
@@ -130,6 +137,8 @@ pub enum Finish {
     ToolCalls,
     /// A filter cut it.
     ContentFilter,
+    /// It paused and wants to go on.
+    Paused,
     /// A word of the provider's own.
     Other(String),
 }
@@ -186,6 +195,12 @@ impl Model {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Spells a conversation in the dialect of the model's provider.
+    #[must_use]
+    pub fn conversation(&self, prompt: &Prompt<'_>) -> Conversation {
+        self.provider.dialect.conversation(prompt)
     }
 
     /// Calls the model and waits for its complete answer. What arrives on the way goes to `sink` at once. Failures that may

@@ -79,15 +79,17 @@ impl Job<'_> {
             None => INSTRUCTION.to_owned(),
         };
         let request = TurnDraft::new(self.run.clone(), instruction);
-        let messages = view::openai::messages(&Prompt { system: SYSTEM, turns: old, draft: Some(&request) });
+        let prompt = Prompt { system: SYSTEM, turns: old, draft: Some(&request) };
+        let conversation = self.agent.model.conversation(&prompt);
         let request = ModelRequest {
             run: self.run,
             agent: &self.agent.id,
-            messages: &messages,
+            conversation: &conversation,
             // Providers refuse calls in a history without the tools that they name.
             tools: &self.agent.tools,
             temperature: self.agent.config.temperature,
             max_tokens: self.agent.config.max_tokens,
+            thinking_tokens: None,
         };
         self.reins.phase(Phase::Waiting);
         let answer = self.agent.model.call(&request, self.scope, &mut SilentSink { pen: &self.pen }).await;

@@ -33,6 +33,9 @@ pub struct AgentConfig {
     pub max_tokens: Option<u32>,
     /// Tokens that the model can read at once. When a conversation fills four fifths of them, its older turns are summarised.
     pub window_tokens: usize,
+    /// Tokens of each answer that may go into thinking, at least 1024 and fewer than `max_tokens`; only for models of
+    /// providers of kind `anthropic`. No thinking is asked for without it.
+    pub thinking_tokens: Option<u32>,
     /// Language of answers, such as `en-US`; the model's choice without it.
     pub language: Option<String>,
     /// Where its tools work; else `work/AGENT` in the data directory.
@@ -66,6 +69,7 @@ impl Default for AgentConfig {
             temperature: None,
             max_tokens: None,
             window_tokens: 128_000,
+            thinking_tokens: None,
             language: None,
             workdir: None,
             partial: PartialPolicy::Discard,

@@ -1,5 +1,6 @@
 //! An answer while it comes in: the sum of what arrived, told to the sink piece by piece. The same for every dialect.
 
+use quell_kernel::turn::Thinking;
 use quell_protocol::Usage;
 
 use super::calls::{Calls, Fragment};
@@ -21,14 +22,21 @@ pub(super) enum Bad {
     Reported(Report),
 }
 
+/// Whether more is to come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Taken {
+    More,
+    Done,
+}
+
 /// What has come so far.
 #[derive(Debug, Default)]
 pub(super) struct Partial {
     text: String,
-    thinking: String,
+    thinking: Vec<Thinking>,
     calls: Calls,
     bytes: usize,
-    /// What the provider counted so far.
+    /// What the provider counted so far; marked as estimated while it has not counted the output to its end.
     pub(super) usage: Option<Usage>,
     /// Why the model stopped, once it did.
     pub(super) finish: Option<Finish>,
@@ -49,9 +57,37 @@ impl Partial {
     pub(super) fn thinking(&mut self, delta: &str, sink: &mut dyn ModelSink) -> Result<(), Bad> {
         if !delta.is_empty() {
             self.grow(delta.len())?;
-            self.thinking.push_str(delta);
+            match self.thinking.last_mut() {
+                Some(Thinking::Shown { text, signature: None }) => text.push_str(delta),
+                Some(Thinking::Shown { .. } | Thinking::Redacted { .. }) | None => {
+                    self.thinking.push(Thinking::Shown { text: delta.to_owned(), signature: None });
+                }
+            }
             sink.thinking(delta);
         }
+        Ok(())
+    }
+
+    /// Reasoning begins that is signed by itself.
+    pub(super) fn begin_thinking(&mut self) {
+        self.thinking.push(Thinking::Shown { text: String::new(), signature: None });
+    }
+
+    /// The signature of the reasoning that came last, or a part of it.
+    pub(super) fn sign(&mut self, part: &str) -> Result<(), Bad> {
+        if !part.is_empty()
+            && let Some(Thinking::Shown { signature, .. }) = self.thinking.last_mut()
+        {
+            signature.get_or_insert_default().push_str(part);
+            self.grow(part.len())?;
+        }
+        Ok(())
+    }
+
+    /// Reasoning that only its provider can read.
+    pub(super) fn redacted(&mut self, data: String) -> Result<(), Bad> {
+        self.grow(data.len())?;
+        self.thinking.push(Thinking::Redacted { data });
         Ok(())
     }
 
@@ -64,13 +100,20 @@ impl Partial {
 
     /// The tokens of the answer so far, where the provider does not count them.
     pub(super) fn estimate(&self) -> u64 {
-        estimate(&self.text) + estimate(&self.thinking) + self.calls.chars().div_ceil(CHARS_PER_TOKEN)
+        let thinking = self.thinking.iter().map(|piece| match piece {
+            Thinking::Shown { text, .. } => estimate(text),
+            Thinking::Redacted { data } => estimate(data),
+        });
+        estimate(&self.text) + thinking.sum::<u64>() + self.calls.chars().div_ceil(CHARS_PER_TOKEN)
     }
 
     pub(super) fn complete(self) -> ModelAnswer {
         let calls = self.calls.finish();
         let finish = self.finish.unwrap_or(if calls.is_empty() { Finish::Stop } else { Finish::ToolCalls });
-        ModelAnswer { text: self.text, thinking: self.thinking, calls, usage: self.usage, finish }
+        let empty = |piece: &Thinking| *piece == Thinking::Shown { text: String::new(), signature: None };
+        let thinking = self.thinking.into_iter().filter(|piece| !empty(piece)).collect();
+        let usage = self.usage.filter(|usage| !usage.estimated);
+        ModelAnswer { text: self.text, thinking, calls, usage, finish }
     }
 
     /// Empty pieces count a little too, so that a stream of nothing ends as well.

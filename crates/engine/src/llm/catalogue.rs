@@ -46,11 +46,7 @@ pub async fn served_models(
 }
 
 async fn ask(provider: &Provider) -> Result<Vec<String>, ModelError> {
-    let mut url = provider.endpoint.clone();
-    if let Ok(mut path) = url.path_segments_mut() {
-        // The endpoint is .../chat/completions.
-        path.pop().pop().push("models");
-    }
+    let url = provider.dialect.models(&provider.endpoint);
     let mut headers = provider.headers.clone();
     headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
     let response = provider.client.get(url).headers(headers).send().await;

@@ -12,7 +12,7 @@ use secrecy::SecretString;
 pub struct ProviderConfig {
     /// The wire dialect.
     pub kind: ProviderKind,
-    /// Where the API begins, with its `/v1`. OpenAI itself when absent; the demo model's is filled in at the start.
+    /// Where the API begins, with its `/v1`. OpenAI or Anthropic itself when absent; the demo model's is filled in at the start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base_url: Option<String>,
     /// The key, read by the roof from where `api_key_env` or `api_key_file` points; never in the file.
@@ -47,7 +47,9 @@ pub struct ProviderConfig {
 pub enum ProviderKind {
     /// OpenAI chat completions; most servers speak it.
     Openai,
-    /// The built-in demo model, which speaks the same dialect from a loopback port of this process.
+    /// Anthropic messages.
+    Anthropic,
+    /// The built-in demo model, which speaks the dialect of OpenAI from a loopback port of this process.
     Demo,
 }
 

@@ -11,13 +11,12 @@ use reqwest::header::CONTENT_TYPE;
 use tokio::time::{sleep, timeout};
 
 use super::answer::{Partial, estimate};
-use super::config::ProviderKind;
 use super::error::{ModelError, Wait};
 use super::failure::{Again, Failure};
 use super::provider::Provider;
 use super::report::Report;
 use super::retry_after::retry_after;
-use super::{Model, ModelAnswer, ModelRequest, ModelSink, openai};
+use super::{Model, ModelAnswer, ModelRequest, ModelSink};
 use crate::scope::{Cancelled, Point, Scope};
 
 /// How much of an error answer is read, and for how long: its reason stands at its beginning.
@@ -87,9 +86,7 @@ impl<'a> Exchange<'a> {
     }
 
     fn body(&self, request: &ModelRequest<'_>) -> Result<String, ModelError> {
-        let body = match self.provider.kind {
-            ProviderKind::Openai | ProviderKind::Demo => openai::body(self.provider, self.model.id(), request),
-        };
+        let body = self.provider.dialect.body(self.provider, self.model.id(), request);
         body.map_err(|error| ModelError::Rejected {
             provider: self.provider.name.clone(),
             status: None,
@@ -187,6 +184,10 @@ impl Progress {
             Some(ModelError::Cancelled | ModelError::TimedOut { what: Wait::Headers, .. })
         );
         match (self.stage, self.partial.usage) {
+            (Stage::Answering, Some(begun)) if begun.estimated => {
+                let output_tokens = begun.output_tokens.max(self.partial.estimate());
+                Some(Usage { output_tokens, ..begun })
+            }
             (Stage::Answering, Some(counted)) => Some(Usage { estimated: error.is_some(), ..counted }),
             (Stage::Answering, None) => Some(self.estimate()),
             (Stage::Sent, _) if cut => Some(self.estimate()),

@@ -4,19 +4,12 @@ use quell_protocol::Usage;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
-use super::answer::{Bad, Partial};
+use super::answer::{Bad, Partial, Taken};
 use super::calls::Fragment;
 use super::provider::Provider;
 use super::report::Report;
 use super::sse::Event;
 use super::{Finish, ModelRequest, ModelSink, ToolSpec};
-
-/// Whether more is to come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Taken {
-    More,
-    Done,
-}
 
 #[derive(Serialize)]
 struct Body<'a> {
@@ -115,7 +108,7 @@ pub(super) fn body(provider: &Provider, model: &str, request: &ModelRequest<'_>)
         if is_openai(provider) { (None, request.max_tokens) } else { (request.max_tokens, None) };
     serde_json::to_string(&Body {
         model,
-        messages: request.messages,
+        messages: &request.conversation.messages,
         stream: true,
         stream_options: StreamOptions { include_usage: true },
         tools: request.tools.iter().map(tool).collect(),

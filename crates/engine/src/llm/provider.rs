@@ -1,16 +1,17 @@
-//! A provider made ready: its checked endpoint, headers, times and HTTP client. It knows no dialect.
+//! A provider made ready: its checked endpoint, headers, times and HTTP client. What differs between dialects it asks of its own.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use quell_kernel::retry::RetryPolicy;
-use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::redirect::Policy;
 use reqwest::{Client, ClientBuilder, Url};
 use secrecy::{ExposeSecret, SecretString};
 
 use super::config::{BadProvider, ProviderConfig, ProviderKind};
+use super::dialect::Dialect;
 
 /// The longest time that may be configured; it keeps timers in range.
 const MAX_TIMEOUT_S: f64 = 24.0 * 3600.0;
@@ -30,7 +31,7 @@ const PING_WAIT: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(super) struct Provider {
     pub(super) name: String,
-    pub(super) kind: ProviderKind,
+    pub(super) dialect: Dialect,
     pub(super) endpoint: Url,
     pub(super) headers: HeaderMap,
     pub(super) client: Client,
@@ -65,7 +66,7 @@ impl Provider {
         let connect_timeout = seconds("connect_timeout_s", config.connect_timeout_s)?;
         Ok(Self {
             name: name.to_owned(),
-            kind: config.kind,
+            dialect: Dialect::of(config.kind),
             client: clients.get(Route::of(&endpoint), connect_timeout).map_err(bad)?,
             endpoint,
             headers,
@@ -157,6 +158,7 @@ fn endpoint(config: &ProviderConfig) -> Result<Url, String> {
     let base = match (&config.base_url, config.kind) {
         (Some(base), _) => base.as_str(),
         (None, ProviderKind::Openai) => "https://api.openai.com/v1",
+        (None, ProviderKind::Anthropic) => "https://api.anthropic.com/v1",
         (None, ProviderKind::Demo) => return Err("the demo model is not started, so it has no base_url".to_owned()),
     };
     let wrong = |problem: &str| format!("base_url `{base}` {problem}; it should look like https://host/v1");
@@ -165,7 +167,8 @@ fn endpoint(config: &ProviderConfig) -> Result<Url, String> {
         return Err(wrong("is neither http nor https"));
     }
     url.set_fragment(None);
-    url.path_segments_mut().map_err(|()| wrong("cannot have a path"))?.pop_if_empty().extend(["chat", "completions"]);
+    let below = Dialect::of(config.kind).path();
+    url.path_segments_mut().map_err(|()| wrong("cannot have a path"))?.pop_if_empty().extend(below);
     Ok(url)
 }
 
@@ -174,11 +177,13 @@ fn headers(config: &ProviderConfig) -> Result<(HeaderMap, Vec<SecretString>), St
     let mut secrets = Vec::new();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
+    let dialect = Dialect::of(config.kind);
+    for (name, value) in dialect.headers() {
+        headers.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
+    }
     if let Some(key) = &config.api_key {
-        let bearer = HeaderValue::from_str(&format!("Bearer {}", key.expose_secret()));
-        let mut bearer = bearer.map_err(|_| "the API key holds a character that no header can carry".to_owned())?;
-        bearer.set_sensitive(true);
-        headers.insert(AUTHORIZATION, bearer);
+        let header = dialect.key(key).ok_or("the API key holds a character that no header can carry")?;
+        headers.insert(header.0, header.1);
         secrets.push(key.clone());
     }
     for (name, value) in &config.headers {

@@ -7,11 +7,9 @@ use reqwest::Response;
 use tokio::time::timeout;
 
 use super::ModelSink;
-use super::answer::{Bad, Partial};
-use super::config::ProviderKind;
+use super::answer::{Bad, Partial, Taken};
 use super::exchange::Exchange;
 use super::failure::{Failure, root_cause};
-use super::openai::{self, Taken};
 use super::sse::{Decoder, Event, MAX_EVENT_BYTES};
 use crate::scope::{Cancelled, Point};
 
@@ -63,10 +61,8 @@ impl Exchange<'_> {
                 return Err(self.provider.unreadable(format!("a body of more than {MAX_EVENT_BYTES} bytes")));
             }
         }
-        match self.provider.kind {
-            ProviderKind::Openai | ProviderKind::Demo => openai::take_whole(&body, partial, sink),
-        }
-        .map_err(|bad| self.provider.bad(bad))?;
+        let taken = self.provider.dialect.take_whole(&body, partial, sink);
+        taken.map_err(|bad| self.provider.bad(bad))?;
         self.done(partial)
     }
 
@@ -103,8 +99,6 @@ impl Exchange<'_> {
     }
 
     fn take(&self, event: &Event, partial: &mut Partial, sink: &mut dyn ModelSink) -> Result<Taken, Bad> {
-        match self.provider.kind {
-            ProviderKind::Openai | ProviderKind::Demo => openai::take(event, partial, sink),
-        }
+        self.provider.dialect.take(event, partial, sink)
     }
 }

@@ -5,8 +5,9 @@ use serde_json::Value;
 /// The longest message that is kept; a proxy's error page is not worth more.
 const MAX_MESSAGE_CHARS: usize = 500;
 
-/// What OpenAI, llama.cpp and the gateways in front of others call it.
-const OVERFLOW_CODES: [&str; 3] = ["context_length_exceeded", "exceed_context_size_error", "string_above_max_length"];
+/// What OpenAI, llama.cpp, Anthropic and the gateways in front of others call it.
+const OVERFLOW_CODES: [&str; 4] =
+    ["context_length_exceeded", "exceed_context_size_error", "string_above_max_length", "request_too_large"];
 
 /// How it reads where no code says it: OpenAI and vLLM, Anthropic's and Google's gateways, Ollama, LM Studio.
 const OVERFLOW_PHRASES: [&str; 8] = [
@@ -91,6 +92,11 @@ mod tests {
     #[rstest]
     #[case::openai(r#"{"error":{"message":"m","type":"t","param":null,"code":"c"}}"#, "m", None)]
     #[case::gateway(r#"{"error":{"code":502,"message":"m"}}"#, "m", Some(502))]
+    #[case::anthropic(
+        r#"{"type":"error","error":{"type":"overloaded_error","message":"m"},"request_id":"r"}"#,
+        "m",
+        None
+    )]
     #[case::ollama(r#"{"error":"m"}"#, "m", None)]
     #[case::fastapi(r#"{"detail":"m"}"#, "m", None)]
     #[case::flat(r#"{"object":"error","message":"m","code":400}"#, "m", Some(400))]
@@ -107,6 +113,8 @@ mod tests {
     #[case(r#"{"error":{"message":"m","type":"exceed_context_size_error"}}"#, true)]
     #[case(r#"{"error":{"message":"This model's maximum context length is 8192 tokens."}}"#, true)]
     #[case(r#"{"error":{"message":"Prompt is too long: 9 > 8"}}"#, true)]
+    #[case(r#"{"type":"error","error":{"type":"request_too_large","message":"m"}}"#, true)]
+    #[case(r#"{"error":{"message":"input length and `max_tokens` exceed context limit: 190 + 20 > 200"}}"#, true)]
     #[case(r#"{"error":{"message":"max_tokens is too large"}}"#, false)]
     #[case(r#"{"error":{"message":"invalid context"}}"#, false)]
     fn overflow_is_told_from_other_refusals(#[case] body: &str, #[case] overflow: bool) {

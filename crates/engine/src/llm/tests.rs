@@ -1,6 +1,7 @@
 //! The wire layer against servers on loopback: answers, retries, broken streams, and stops.
 
 mod answers;
+mod anthropic;
 mod failures;
 mod stops;
 
@@ -9,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quell_protocol::{AgentId, ResourceKind, RunId, Usage};
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::sync::watch;
 
 use super::*;
@@ -57,7 +58,8 @@ struct Bench {
     scope: Scope,
     run: RunId,
     agent: AgentId,
-    messages: Vec<Value>,
+    conversation: Conversation,
+    thinking_tokens: Option<u32>,
     tools: Vec<ToolSpec>,
 }
 
@@ -68,7 +70,11 @@ impl Bench {
     }
 
     fn with(base_url: String, change: impl FnOnce(&mut ProviderConfig)) -> Self {
-        let mut config = ProviderConfig::new(ProviderKind::Openai);
+        Self::of_kind(ProviderKind::Openai, base_url, change)
+    }
+
+    fn of_kind(kind: ProviderKind, base_url: String, change: impl FnOnce(&mut ProviderConfig)) -> Self {
+        let mut config = ProviderConfig::new(kind);
         config.base_url = Some(base_url);
         change(&mut config);
         let mut models = Models::new(BTreeMap::from([("p".to_owned(), config)])).unwrap();
@@ -79,7 +85,11 @@ impl Bench {
             scope: Scope::new(Clock::start(), Probe::default()),
             run: RunId::parse("r1").unwrap(),
             agent: AgentId::parse("main").unwrap(),
-            messages: vec![json!({"role": "user", "content": "hi"})],
+            conversation: Conversation {
+                system: String::new(),
+                messages: vec![json!({"role": "user", "content": "hi"})],
+            },
+            thinking_tokens: None,
             tools: Vec::new(),
         }
     }
@@ -88,10 +98,11 @@ impl Bench {
         let request = ModelRequest {
             run: &self.run,
             agent: &self.agent,
-            messages: &self.messages,
+            conversation: &self.conversation,
             tools: &self.tools,
             temperature: Some(0.5),
             max_tokens: Some(100),
+            thinking_tokens: self.thinking_tokens,
         };
         self.models.resolve("p/m/1").unwrap().call(&request, &self.scope, sink).await
     }

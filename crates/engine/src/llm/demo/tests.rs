@@ -46,10 +46,11 @@ async fn ask(demo: &DemoModel, messages: &[Value], ear: &mut Ear) -> Result<Mode
     let request = ModelRequest {
         run: &RunId::parse("r").unwrap(),
         agent: &AgentId::parse("main").unwrap(),
-        messages,
+        conversation: &crate::llm::Conversation { system: String::new(), messages: messages.to_vec() },
         tools: &[shell],
         temperature: None,
         max_tokens: None,
+        thinking_tokens: None,
     };
     let scope = ear.stop.clone().unwrap_or_else(|| Scope::new(Clock::start(), Probe::default()));
     models.resolve("demo/demo").unwrap().call(&request, &scope, ear).await

@@ -1,5 +1,6 @@
 //! Sections of the configuration, right and wrong.
 
+use reqwest::header::AUTHORIZATION;
 use rstest::rstest;
 use serde_json::json;
 
@@ -21,6 +22,22 @@ fn the_endpoint_lies_below_the_base(#[case] base: &str, #[case] endpoint: &str) 
 }
 
 #[rstest]
+#[case(json!({"kind": "anthropic"}), "https://api.anthropic.com/v1/messages")]
+#[case(json!({"kind": "anthropic", "base_url": "http://h/v1/"}), "http://h/v1/messages")]
+#[case(json!({"kind": "openai"}), "https://api.openai.com/v1/chat/completions")]
+fn each_dialect_has_its_own_endpoint(#[case] section: serde_json::Value, #[case] endpoint: &str) {
+    assert_eq!(provider(section).unwrap().endpoint.as_str(), endpoint);
+}
+
+#[rstest]
+#[case("openai", "http://h/v1/models")]
+#[case("anthropic", "http://h/v1/models?limit=1000")]
+fn the_list_of_models_lies_below_the_base_too(#[case] kind: &str, #[case] list: &str) {
+    let provider = provider(json!({"kind": kind, "base_url": "http://h/v1"})).unwrap();
+    assert_eq!(provider.dialect.models(&provider.endpoint).as_str(), list);
+}
+
+#[rstest]
 #[case::no_url(json!({"kind": "openai", "base_url": "localhost"}), "is no URL")]
 #[case::scheme(json!({"kind": "openai", "base_url": "ftp://h/v1"}), "neither http nor https")]
 #[case::no_path(json!({"kind": "openai", "base_url": "data:x"}), "neither http nor https")]
@@ -39,7 +56,7 @@ fn a_wrong_section_says_what_is_wrong(#[case] section: serde_json::Value, #[case
 #[rstest]
 #[case::unknown_key(json!({"kind": "openai", "base": "x"}))]
 #[case::key_in_the_file(json!({"kind": "openai", "api_key": "sk"}))]
-#[case::unknown_kind(json!({"kind": "anthropic"}))]
+#[case::unknown_kind(json!({"kind": "gemini"}))]
 #[case::no_kind(json!({}))]
 fn what_is_no_section_is_refused_by_its_reader(#[case] section: serde_json::Value) {
     assert!(serde_json::from_value::<ProviderConfig>(section).is_err());
@@ -88,6 +105,17 @@ fn providers_that_connect_alike_share_one_client() {
         Provider::new(name, config, &mut clients).unwrap();
     }
     assert_eq!(clients.0.len(), 2);
+}
+
+#[test]
+fn the_anthropic_dialect_has_its_own_header_for_the_key_and_names_its_version() {
+    let mut config = ProviderConfig::new(ProviderKind::Anthropic);
+    config.api_key = Some("k".to_owned().into());
+    let (headers, _) = headers(&config).unwrap();
+    assert_eq!(headers["x-api-key"], "k");
+    assert_eq!(headers["anthropic-version"], "2023-06-01");
+    assert!(headers["x-api-key"].is_sensitive(), "or it would be printed in logs");
+    assert!(!headers.contains_key(AUTHORIZATION));
 }
 
 #[test]

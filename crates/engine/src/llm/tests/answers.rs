@@ -18,7 +18,7 @@ async fn an_answer_streams_is_counted_and_gives_everything_back() {
     let usage = Usage { input_tokens: 12, output_tokens: 3, estimated: false };
     let expected = ModelAnswer {
         text: "Hello 안녕".to_owned(),
-        thinking: "Hm.".to_owned(),
+        thinking: vec![Thinking::Shown { text: "Hm.".to_owned(), signature: None }],
         calls: Vec::new(),
         usage: Some(usage),
         finish: Finish::Stop,

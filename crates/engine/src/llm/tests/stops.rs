@@ -188,10 +188,11 @@ async fn call_into(bench: &Bench, sink: &mut dyn ModelSink) -> Result<ModelAnswe
     let request = ModelRequest {
         run: &bench.run,
         agent: &bench.agent,
-        messages: &bench.messages,
+        conversation: &bench.conversation,
         tools: &[],
         temperature: None,
         max_tokens: None,
+        thinking_tokens: None,
     };
     bench.models.resolve("p/m").unwrap().call(&request, &bench.scope, sink).await
 }

@@ -1,0 +1,79 @@
+//! The body of a messages request, with the API's rules about lengths and thinking.
+
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::llm::{ModelRequest, ToolSpec};
+
+/// The most tokens of an answer where the agent names none: the wire demands a number, and every model since Claude 3.5
+/// takes this one.
+const DEFAULT_MAX_TOKENS: u32 = 8192;
+
+#[derive(Serialize)]
+struct Body<'a> {
+    model: &'a str,
+    max_tokens: u32,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    system: &'a str,
+    messages: &'a [Value],
+    stream: bool,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tools: Vec<Tool<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    temperature: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    thinking: Option<Budget>,
+}
+
+#[derive(Serialize)]
+struct Tool<'a> {
+    name: &'a str,
+    description: &'a str,
+    input_schema: &'a Value,
+}
+
+#[derive(Serialize)]
+struct Budget {
+    r#type: &'static str,
+    budget_tokens: u32,
+}
+
+/// The body of a request for `model`.
+pub(in crate::llm) fn body(model: &str, request: &ModelRequest<'_>) -> serde_json::Result<String> {
+    let conversation = request.conversation;
+    let wanted = request.thinking_tokens;
+    // The budget is part of the answer's length.
+    let max_tokens = request.max_tokens.unwrap_or(wanted.unwrap_or(0).saturating_add(DEFAULT_MAX_TOKENS));
+    let budget = wanted.filter(|budget| *budget < max_tokens && !in_unthought_loop(&conversation.messages));
+    serde_json::to_string(&Body {
+        model,
+        max_tokens,
+        system: &conversation.system,
+        messages: &conversation.messages,
+        stream: true,
+        tools: request.tools.iter().map(tool).collect(),
+        // A thinking model takes no other temperature than its own.
+        temperature: request.temperature.filter(|_| budget.is_none()),
+        thinking: budget.map(|budget_tokens| Budget { r#type: "enabled", budget_tokens }),
+    })
+}
+
+/// True while a model works off calls that were made without thinking, by another model or before a change of the
+/// settings: where thinking is on, the message with the calls has to begin with it, so it has to wait for the next answer.
+fn in_unthought_loop(messages: &[Value]) -> bool {
+    let [.., said, heard] = messages else { return false };
+    let answers_calls = kinds(heard).any(|kind| kind == "tool_result");
+    answers_calls && !kinds(said).next().is_some_and(|kind| matches!(kind, "thinking" | "redacted_thinking"))
+}
+
+fn kinds(message: &Value) -> impl Iterator<Item = &str> {
+    let blocks = message.get("content").and_then(Value::as_array).into_iter().flatten();
+    blocks.filter_map(|block| block.get("type").and_then(Value::as_str))
+}
+
+fn tool(tool: &ToolSpec) -> Tool<'_> {
+    Tool { name: &tool.name, description: &tool.description, input_schema: &tool.parameters }
+}
+
+#[cfg(test)]
+mod tests;

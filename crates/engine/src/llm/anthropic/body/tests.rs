@@ -1,0 +1,87 @@
+//! Bodies under the API's rules.
+
+use quell_protocol::{AgentId, RunId};
+use rstest::rstest;
+use serde_json::json;
+
+use super::*;
+use crate::llm::Conversation;
+
+/// What is sent for these settings: temperature, `max_tokens`, `thinking_tokens`.
+fn sent(messages: Vec<Value>, settings: (Option<f64>, Option<u32>, Option<u32>)) -> Value {
+    let (temperature, max_tokens, thinking_tokens) = settings;
+    let conversation = Conversation { system: "Be brief.".to_owned(), messages };
+    let (run, agent) = (RunId::parse("r").unwrap(), AgentId::parse("main").unwrap());
+    let parameters = json!({"type": "object"});
+    let shell = ToolSpec { name: "shell".to_owned(), description: "Runs a command.".to_owned(), parameters };
+    let request = ModelRequest {
+        run: &run,
+        agent: &agent,
+        conversation: &conversation,
+        tools: &[shell],
+        temperature,
+        max_tokens,
+        thinking_tokens,
+    };
+    serde_json::from_str(&body("m", &request).unwrap()).unwrap()
+}
+
+fn hello() -> Vec<Value> {
+    vec![json!({"role": "user", "content": [{"type": "text", "text": "hi"}]})]
+}
+
+/// A conversation at the result of a call whose message begins like this.
+fn in_loop(first: &Value) -> Vec<Value> {
+    let call = json!({"type": "tool_use", "id": "a", "name": "shell", "input": {}});
+    let result = json!({"type": "tool_result", "tool_use_id": "a", "content": "A"});
+    let mut messages = hello();
+    messages.push(json!({"role": "assistant", "content": [first, call]}));
+    messages.push(json!({"role": "user", "content": [result]}));
+    messages
+}
+
+#[test]
+fn a_body_is_what_the_dialect_says() {
+    let expected = json!({
+        "model": "m",
+        "max_tokens": 100,
+        "system": "Be brief.",
+        "messages": hello(),
+        "stream": true,
+        "tools": [{"name": "shell", "description": "Runs a command.", "input_schema": {"type": "object"}}],
+        "temperature": 0.5,
+    });
+    assert_eq!(sent(hello(), (Some(0.5), Some(100), None)), expected);
+}
+
+#[rstest]
+#[case::none(None, None, 8192)]
+#[case::given(Some(100), None, 100)]
+#[case::beside_the_budget(None, Some(4000), 12_192)]
+#[case::above_the_budget(Some(5000), Some(4000), 5000)]
+fn the_length_is_always_given(#[case] max_tokens: Option<u32>, #[case] budget: Option<u32>, #[case] length: u32) {
+    assert_eq!(sent(hello(), (None, max_tokens, budget))["max_tokens"], length);
+}
+
+#[test]
+fn thinking_is_asked_for_with_its_budget_and_without_a_temperature() {
+    let body = sent(hello(), (Some(1.0), Some(5000), Some(4000)));
+    assert_eq!(body["thinking"], json!({"type": "enabled", "budget_tokens": 4000}));
+    assert!(body.get("temperature").is_none(), "{body:#}");
+}
+
+#[test]
+fn a_budget_that_the_length_cannot_hold_is_not_sent() {
+    let body = sent(hello(), (Some(0.5), Some(4000), Some(4000)));
+    assert!(body.get("thinking").is_none(), "{body:#}");
+    assert_eq!(body["temperature"], 0.5);
+}
+
+#[rstest]
+#[case::thought(json!({"type": "thinking", "thinking": "Hm.", "signature": "proof"}), true)]
+#[case::redacted(json!({"type": "redacted_thinking", "data": "ZW5j"}), true)]
+#[case::unthought(json!({"type": "text", "text": "I look."}), false)]
+fn a_loop_that_began_without_thinking_goes_on_without_it(#[case] first: Value, #[case] thinks: bool) {
+    let body = sent(in_loop(&first), (None, None, Some(4000)));
+    assert_eq!(body.get("thinking").is_some(), thinks, "{body:#}");
+}

@@ -1,0 +1,192 @@
+//! Events and bodies of the dialect.
+
+use quell_kernel::turn::Thinking;
+use rstest::rstest;
+use serde_json::json;
+
+use super::*;
+use crate::llm::ModelAnswer;
+
+#[derive(Default)]
+struct Ear(Vec<String>);
+
+impl ModelSink for Ear {
+    fn text(&mut self, delta: &str) {
+        self.0.push(format!("text {delta}"));
+    }
+    fn thinking(&mut self, delta: &str) {
+        self.0.push(format!("thinking {delta}"));
+    }
+    fn retrying(&mut self, _: u32, _: std::time::Duration, _: &str) {}
+    fn usage(&mut self, _: Usage) {}
+}
+
+/// Takes all events, the last of which may be the end mark, and answers what came of them.
+fn hear(events: &[Value]) -> (Vec<String>, Partial) {
+    let (mut partial, mut ear) = (Partial::default(), Ear::default());
+    for event in events {
+        let done = event["type"] == "message_stop";
+        let taken = take(&Event { name: String::new(), data: event.to_string() }, &mut partial, &mut ear);
+        assert_eq!(taken, Ok(if done { Taken::Done } else { Taken::More }), "{event}");
+    }
+    (ear.0, partial)
+}
+
+fn answer(events: &[Value]) -> ModelAnswer {
+    hear(events).1.complete()
+}
+
+fn start(usage: Value) -> Value {
+    json!({"type": "message_start", "message": {"type": "message", "content": [], "stop_reason": null, "usage": usage}})
+}
+
+fn block(index: u64, block: Value) -> Value {
+    json!({"type": "content_block_start", "index": index, "content_block": block})
+}
+
+fn delta(index: u64, delta: Value) -> Value {
+    json!({"type": "content_block_delta", "index": index, "delta": delta})
+}
+
+fn ending(reason: &str, usage: Value) -> Value {
+    json!({"type": "message_delta", "delta": {"stop_reason": reason, "stop_sequence": null}, "usage": usage})
+}
+
+#[test]
+fn thinking_text_and_calls_come_together_in_their_order() {
+    let (told, partial) = hear(&[
+        start(json!({"input_tokens": 9, "output_tokens": 1})),
+        block(0, json!({"type": "thinking", "thinking": "", "signature": ""})),
+        delta(0, json!({"type": "thinking_delta", "thinking": "First "})),
+        delta(0, json!({"type": "thinking_delta", "thinking": "ls."})),
+        delta(0, json!({"type": "signature_delta", "signature": "pro"})),
+        delta(0, json!({"type": "signature_delta", "signature": "of"})),
+        json!({"type": "content_block_stop", "index": 0}),
+        block(1, json!({"type": "redacted_thinking", "data": "ZW5j"})),
+        block(2, json!({"type": "thinking", "thinking": ""})),
+        delta(2, json!({"type": "signature_delta", "signature": "alone"})),
+        json!({"type": "ping"}),
+        block(3, json!({"type": "text", "text": "I "})),
+        delta(3, json!({"type": "text_delta", "text": "look."})),
+        delta(3, json!({"type": "citations_delta", "citation": {}})),
+        block(4, json!({"type": "tool_use", "id": "a", "name": "shell", "input": {}})),
+        delta(4, json!({"type": "input_json_delta", "partial_json": ""})),
+        delta(4, json!({"type": "input_json_delta", "partial_json": "{\"command\":"})),
+        delta(4, json!({"type": "input_json_delta", "partial_json": " \"ls\"}"})),
+        block(5, json!({"type": "tool_use", "id": "b", "name": "list_files", "input": {}})),
+        block(6, json!({"type": "tool_use", "id": "c", "name": "shell", "input": {"command": "w"}})),
+        block(7, json!({"type": "server_tool_use", "id": "d"})),
+        json!({"type": "yet_to_come", "index": 1}),
+        ending("tool_use", json!({"output_tokens": 42})),
+        json!({"type": "message_stop"}),
+    ]);
+    assert_eq!(told, ["thinking First ", "thinking ls.", "text I ", "text look."]);
+    let answer = partial.complete();
+    let shown = |text: &str, proof: &str| Thinking::Shown { text: text.into(), signature: Some(proof.into()) };
+    let redacted = Thinking::Redacted { data: "ZW5j".into() };
+    assert_eq!(answer.thinking, [shown("First ls.", "proof"), redacted, shown("", "alone")]);
+    let calls: Vec<_> = answer
+        .calls
+        .iter()
+        .map(|call| (call.id.as_deref().unwrap(), call.name.as_str(), call.arguments.as_str()))
+        .collect();
+    let expected =
+        [("a", "shell", "{\"command\": \"ls\"}"), ("b", "list_files", ""), ("c", "shell", "{\"command\":\"w\"}")];
+    assert_eq!(calls, expected);
+    assert_eq!((answer.text.as_str(), answer.finish), ("I look.", Finish::ToolCalls));
+    assert_eq!(answer.usage, Some(Usage { input_tokens: 9, output_tokens: 42, estimated: false }));
+}
+
+#[rstest]
+#[case("end_turn", Finish::Stop)]
+#[case("stop_sequence", Finish::Stop)]
+#[case("tool_use", Finish::ToolCalls)]
+#[case("max_tokens", Finish::Length)]
+#[case("model_context_window_exceeded", Finish::Length)]
+#[case("refusal", Finish::ContentFilter)]
+#[case("pause_turn", Finish::Paused)]
+#[case("bored", Finish::Other("bored".to_owned()))]
+fn every_reason_has_its_word(#[case] reason: &str, #[case] expected: Finish) {
+    assert_eq!(answer(&[start(Value::Null), ending(reason, Value::Null)]).finish, expected);
+}
+
+#[rstest]
+#[case::at_both_ends(json!({"input_tokens": 7, "output_tokens": 1}), json!({"output_tokens": 5}), Some((7, 5)))]
+#[case::with_the_cache(
+    json!({"input_tokens": 7, "cache_creation_input_tokens": 20, "cache_read_input_tokens": 300, "output_tokens": 1}),
+    json!({"output_tokens": 5}),
+    Some((327, 5))
+)]
+#[case::again_at_the_end(
+    json!({"input_tokens": 7, "output_tokens": 1}),
+    json!({"input_tokens": 7, "cache_read_input_tokens": 300, "output_tokens": 5}),
+    Some((307, 5))
+)]
+#[case::zero_is_no_correction(
+    json!({"input_tokens": 7, "output_tokens": 1}), json!({"input_tokens": 0, "output_tokens": 5}), Some((7, 5))
+)]
+#[case::only_at_the_end(json!({"input_tokens": 0, "output_tokens": 0}), json!({"input_tokens": 7, "output_tokens": 5}), Some((7, 5)))]
+#[case::only_at_the_start(json!({"input_tokens": 7, "output_tokens": 1}), Value::Null, None)]
+#[case::nowhere(Value::Null, Value::Null, None)]
+fn both_ends_count(#[case] first: Value, #[case] last: Value, #[case] counted: Option<(u64, u64)>) {
+    let usage = answer(&[start(first), ending("end_turn", last)]).usage;
+    let expected = counted.map(|(input_tokens, output_tokens)| Usage { input_tokens, output_tokens, estimated: false });
+    assert_eq!(usage, expected);
+}
+
+#[test]
+fn the_count_of_a_beginning_is_an_estimate() {
+    let (_, partial) = hear(&[start(json!({"input_tokens": 7, "output_tokens": 1}))]);
+    assert_eq!(partial.usage, Some(Usage { input_tokens: 7, output_tokens: 1, estimated: true }));
+}
+
+#[rstest]
+#[case("overloaded_error", Some(529))]
+#[case("api_error", Some(500))]
+#[case("rate_limit_error", Some(429))]
+#[case("invalid_request_error", Some(400))]
+#[case("new_error", None)]
+fn an_error_event_has_the_status_of_its_type(#[case] kind: &str, #[case] status: Option<u16>) {
+    let data = json!({"type": "error", "error": {"type": kind, "message": "m"}}).to_string();
+    let event = Event { name: "error".to_owned(), data };
+    let taken = take(&event, &mut Partial::default(), &mut Ear::default());
+    let Err(Bad::Reported(report)) = taken else { panic!("{taken:?}") };
+    assert_eq!((report.status, report.message.as_str()), (status, "m"));
+}
+
+#[rstest]
+#[case::no_json("hello")]
+#[case::no_type("{}")]
+#[case::other_dialect(r#"{"choices":[{"delta":{"content":"a"}}]}"#)]
+#[case::no_delta(r#"{"type":"content_block_delta","index":0}"#)]
+fn what_is_no_event_is_unreadable(#[case] data: &str) {
+    let event = Event { name: String::new(), data: data.to_owned() };
+    let taken = take(&event, &mut Partial::default(), &mut Ear::default());
+    assert!(matches!(taken, Err(Bad::Unreadable(_))), "{taken:?}");
+}
+
+#[test]
+fn a_whole_answer_is_taken_with_its_count() {
+    let body = json!({"type": "message", "role": "assistant", "stop_reason": "tool_use", "content": [
+        {"type": "thinking", "thinking": "Hm.", "signature": "proof"},
+        {"type": "text", "text": "I look."},
+        {"type": "tool_use", "id": "a", "name": "shell", "input": {"command": "ls"}},
+    ], "usage": {"input_tokens": 7, "output_tokens": 5}});
+    let (mut partial, mut ear) = (Partial::default(), Ear::default());
+    take_whole(body.to_string().as_bytes(), &mut partial, &mut ear).unwrap();
+    assert_eq!(ear.0, ["thinking Hm.", "text I look."]);
+    let answer = partial.complete();
+    assert!(answer.thinking[0].is_signed());
+    assert_eq!((answer.calls[0].arguments.as_str(), answer.finish), (r#"{"command":"ls"}"#, Finish::ToolCalls));
+    assert_eq!(answer.usage, Some(Usage { input_tokens: 7, output_tokens: 5, estimated: false }));
+}
+
+#[test]
+fn an_endless_signature_is_refused() {
+    let (mut partial, mut ear) = (Partial::default(), Ear::default());
+    partial.begin_thinking();
+    let data = delta(0, json!({"type": "signature_delta", "signature": "x".repeat(1024 * 1024)})).to_string();
+    let event = Event { name: String::new(), data };
+    let refused = (0..17).find_map(|_| take(&event, &mut partial, &mut ear).err());
+    assert!(matches!(refused, Some(Bad::Unreadable(_))), "{refused:?}");
+}
