@@ -1,4 +1,5 @@
-//! A scripted model server in the OpenAI chat dialect, over real HTTP on a loopback port.
+//! A scripted model server over real HTTP on a loopback port. It speaks the OpenAI chat dialect and the Anthropic messages
+//! dialect; a request's path says which.
 //!
 //! It runs on a thread and runtime of its own, so that it neither shows among the tasks of the runtime under test nor obeys
 //! a clock that a test holds still. It checks the history of every request and records when each client left.
@@ -6,8 +7,10 @@
 mod behaviour;
 mod blackhole;
 mod connection;
+mod frames;
 mod perform;
 mod record;
+mod rules;
 mod server;
 mod stage;
 #[cfg(test)]

@@ -46,6 +46,13 @@ impl Behaviour {
         Self::Status { code, headers: Vec::new(), body: body.to_string() }
     }
 
+    /// 529, as the Anthropic API says that it is overloaded.
+    #[must_use]
+    pub fn overloaded() -> Self {
+        let body = serde_json::json!({"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}});
+        Self::Status { code: 529, headers: Vec::new(), body: body.to_string() }
+    }
+
     /// 429 with `Retry-After`, as text so that dates and nonsense can be sent too.
     #[must_use]
     pub fn rate_limited(retry_after: impl Into<String>) -> Self {
@@ -118,8 +125,10 @@ impl From<Stream> for Behaviour {
 pub enum Step {
     /// A piece of visible text, one frame.
     Text(String),
-    /// A piece of reasoning text, one frame.
+    /// A piece of reasoning text, one frame. The Anthropic dialect signs it when something else follows.
     Thinking(String),
+    /// Reasoning that only the provider can read; passed over in a dialect that has none.
+    Redacted(String),
     /// A tool call: one frame opens it, further frames bring its arguments.
     ToolCall {
         /// The call's id.
@@ -162,14 +171,14 @@ pub enum Step {
 /// How a stream ends after its steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum End {
-    /// Finish reason, usage as configured, `[DONE]`, end of body.
+    /// Finish reason, usage as configured, end mark (`[DONE]` or `message_stop`), end of body.
     #[default]
     Complete,
-    /// As complete, without `[DONE]`.
+    /// As complete, without the end mark.
     WithoutDone,
-    /// `[DONE]` without a finish reason before it.
+    /// The end mark without a finish reason before it.
     WithoutFinish,
-    /// The body ends properly, with neither finish reason nor `[DONE]`.
+    /// The body ends properly, with neither finish reason nor end mark.
     WithoutTerminal,
     /// Half an event, then the socket closes.
     MidEvent,
@@ -214,7 +223,7 @@ pub enum Transfer {
 /// When the usage frame is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum UsageFrame {
-    /// When the request asks by `stream_options.include_usage`.
+    /// When the request asks by `stream_options.include_usage`; always in the Anthropic dialect, which knows no asking.
     #[default]
     AsAsked,
     /// Always.
@@ -264,6 +273,12 @@ impl Stream {
         self.step(Step::Thinking(text.into()))
     }
 
+    /// Adds reasoning that only the provider can read.
+    #[must_use]
+    pub fn redacted(self, data: impl Into<String>) -> Self {
+        self.step(Step::Redacted(data.into()))
+    }
+
     /// Adds a tool call.
     #[must_use]
     pub fn tool_call(self, id: impl Into<String>, name: impl Into<String>, arguments: &Value) -> Self {
@@ -296,7 +311,7 @@ impl Stream {
         self
     }
 
-    /// The finish reason, instead of `stop` or `tool_calls`.
+    /// The finish reason, instead of the dialect's word for a complete answer or for calls.
     #[must_use]
     pub fn finish_reason(mut self, reason: impl Into<String>) -> Self {
         self.finish_reason = Some(reason.into());

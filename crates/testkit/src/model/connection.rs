@@ -12,9 +12,11 @@ use tokio::net::TcpStream;
 use super::behaviour::{Behaviour, Transfer};
 use super::perform::{After, perform};
 use super::record::{Finish, Recorded};
+use super::rules;
 use super::stage::Stage;
 use super::wire::Wire;
 use super::wire_http::{Incoming, plain, read_request};
+use crate::history::corpus::Dialect;
 
 /// Serves a connection until either side ends it.
 pub(super) async fn serve(mut stream: TcpStream, stage: Arc<Stage>) {
@@ -32,8 +34,8 @@ async fn exchange(stream: &mut TcpStream, stage: &Arc<Stage>) -> io::Result<()> 
     let mut buffer = BytesMut::new();
     while let Some(incoming) = read_request(stream, &mut buffer).await? {
         let after = match route(&incoming) {
-            Route::Completions(body) => {
-                let request = stage.arrive(incoming, body);
+            Route::Answers(dialect, body) => {
+                let request = stage.arrive(incoming, dialect, body);
                 answer(stream, &mut buffer, &request, stage).await
             }
             Route::Models => {
@@ -57,20 +59,28 @@ async fn exchange(stream: &mut TcpStream, stage: &Arc<Stage>) -> io::Result<()> 
 }
 
 enum Route {
-    Completions(Value),
+    Answers(Dialect, Value),
     Models,
     Foreign(u16, String),
 }
 
 fn route(incoming: &Incoming) -> Route {
-    match (incoming.method.as_str(), incoming.path.as_str()) {
-        ("POST", "/v1/chat/completions") => match serde_json::from_slice::<Value>(&incoming.body) {
-            Ok(body) if body.get("stream") == Some(&json!(true)) => Route::Completions(body),
-            Ok(_) => Route::Foreign(400, "this server only streams: set \"stream\": true".into()),
-            Err(error) => Route::Foreign(400, format!("the body is not JSON: {error}")),
-        },
+    match (incoming.method.as_str(), incoming.path.split('?').next().unwrap_or_default()) {
+        ("POST", "/v1/chat/completions") => answers(incoming, Dialect::OpenAi),
+        ("POST", "/v1/messages") => answers(incoming, Dialect::Anthropic),
         ("GET", "/v1/models") => Route::Models,
         _ => Route::Foreign(404, "no such route".into()),
+    }
+}
+
+fn answers(incoming: &Incoming, dialect: Dialect) -> Route {
+    if let Some(missing) = rules::missing_header(dialect, &incoming.headers) {
+        return Route::Foreign(401, missing.into());
+    }
+    match serde_json::from_slice::<Value>(&incoming.body) {
+        Ok(body) if body.get("stream") == Some(&json!(true)) => Route::Answers(dialect, body),
+        Ok(_) => Route::Foreign(400, "this server only streams: set \"stream\": true".into()),
+        Err(error) => Route::Foreign(400, format!("the body is not JSON: {error}")),
     }
 }
 
@@ -112,5 +122,5 @@ fn refusal(request: &Recorded) -> Option<Behaviour> {
 
 fn error_body(message: &str, place: Option<(&str, &str)>) -> Value {
     let (param, code) = place.map_or((Value::Null, Value::Null), |(param, code)| (json!(param), json!(code)));
-    json!({"error": {"message": message, "type": "invalid_request_error", "param": param, "code": code}})
+    json!({"type": "error", "error": {"message": message, "type": "invalid_request_error", "param": param, "code": code}})
 }

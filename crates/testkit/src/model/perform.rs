@@ -2,13 +2,13 @@
 
 use std::io;
 
-use serde_json::json;
 use tokio::io::AsyncWrite;
 
-use super::behaviour::{Behaviour, End, Step, Stream, Transfer, UsageFrame};
+use super::behaviour::{Behaviour, End, Step, Stream, Transfer};
+use super::frames::{Ending, Frames, frames};
 use super::record::Finish;
 use super::stage::Stage;
-use super::wire::{Frames, Wire};
+use super::wire::Wire;
 use super::wire_http::plain;
 
 /// What becomes of the connection after an answer.
@@ -61,61 +61,48 @@ async fn stream<W: AsyncWrite + Unpin>(
 ) -> io::Result<(Finish, After)> {
     wire.transfer = script.transfer;
     wire.piece = script.piece;
-    let frames = Frames::new(wire.request, script.line_end);
+    let mut frames = frames(wire.request, script.line_end, (script.usage, script.tokens));
     if let Some(gate) = &script.hold_headers {
         at_gate(gate, stage, wire).await;
     }
     wire.stream_head().await?;
-    let mut calls = 0;
-    for (index, step) in script.steps.iter().enumerate() {
-        if index == 0 && matches!(step, Step::Text(_) | Step::Thinking(_) | Step::ToolCall { .. }) {
-            wire.body(&frames.delta(json!({"role": "assistant", "content": ""}))).await?;
-        }
+    for step in &script.steps {
         match step {
             Step::WaitFor(gate) => at_gate(gate, stage, wire).await,
             Step::Silent => silence(wire).await,
             Step::ToolCall { id, name, arguments } => {
-                let call =
-                    json!({"index": calls, "id": id, "type": "function", "function": {"name": name, "arguments": ""}});
-                wire.body(&frames.delta(json!({"tool_calls": [call]}))).await?;
-                for piece in pieces(arguments, script.arguments_piece) {
-                    let more = json!({"index": calls, "function": {"arguments": piece}});
-                    wire.body(&frames.delta(json!({"tool_calls": [more]}))).await?;
-                }
-                calls += 1;
+                let arguments = pieces(arguments, script.arguments_piece);
+                wire.frames(&frames.call(id, name, &arguments)).await?;
             }
-            plain => say(plain, &frames, wire).await?,
+            plain => say(plain, &mut *frames, wire).await?,
         }
     }
-    finish(script, calls > 0, &frames, wire).await
+    finish(script, &mut *frames, wire).await
 }
 
 /// The steps that only send.
-async fn say<W: AsyncWrite + Unpin>(step: &Step, frames: &Frames, wire: &mut Wire<'_, W>) -> io::Result<()> {
+async fn say<W: AsyncWrite + Unpin>(step: &Step, frames: &mut dyn Frames, wire: &mut Wire<'_, W>) -> io::Result<()> {
     match step {
-        Step::Text(text) => wire.body(&frames.text(text)).await,
-        Step::Thinking(text) => wire.body(&frames.delta(json!({"reasoning_content": text}))).await,
-        Step::Error { message } => {
-            let error = json!({"error": {"message": message, "type": "server_error", "code": null}});
-            wire.body(&frames.event(&error.to_string())).await
-        }
+        Step::Text(text) => wire.frames(&frames.text(text)).await,
+        Step::Thinking(text) => wire.frames(&frames.thinking(text)).await,
+        Step::Redacted(data) => wire.frames(&frames.redacted(data)).await,
+        Step::Error { message } => wire.frames(&frames.error(message)).await,
         Step::Comment(text) => wire.body(&frames.comment(text)).await,
         Step::Raw(bytes) => wire.body(bytes).await,
-        Step::HugeFrame { bytes } => wire.body(&frames.text(&"x".repeat(*bytes))).await,
+        Step::HugeFrame { bytes } => wire.frames(&frames.text(&"x".repeat(*bytes))).await,
         Step::HugeOutput { bytes } => {
             let size = 4096;
-            let frame = frames.text(&"y".repeat(size));
+            let text = "y".repeat(size);
             for _ in 0..bytes.div_ceil(size) {
-                wire.body(&frame).await?;
+                wire.frames(&frames.text(&text)).await?;
             }
             Ok(())
         }
         Step::TokensForever { every } => {
-            let frame = frames.text("tok ");
             let mut pace = tokio::time::interval(*every);
             loop {
                 pace.tick().await;
-                wire.body(&frame).await?;
+                wire.frames(&frames.text("tok ")).await?;
             }
         }
         Step::WaitFor(_) | Step::Silent | Step::ToolCall { .. } => Ok(()),
@@ -124,16 +111,16 @@ async fn say<W: AsyncWrite + Unpin>(step: &Step, frames: &Frames, wire: &mut Wir
 
 async fn finish<W: AsyncWrite + Unpin>(
     script: &Stream,
-    called: bool,
-    frames: &Frames,
+    frames: &mut dyn Frames,
     wire: &mut Wire<'_, W>,
 ) -> io::Result<(Finish, After)> {
-    let reason = script.finish_reason.as_deref().unwrap_or(if called { "tool_calls" } else { "stop" });
     match script.end {
         End::MidEvent => {
-            let frame = frames.text("never whole");
-            let half = frame.get(..frame.len() / 2).unwrap_or_default();
-            wire.body(half).await?;
+            let mut never_whole = frames.text("never whole");
+            if let Some(last) = never_whole.last_mut() {
+                last.truncate(last.len() / 2);
+            }
+            wire.frames(&never_whole).await?;
             return Ok((Finish::Cut, After::Close));
         }
         End::Dropped => return Ok((Finish::Cut, After::Close)),
@@ -142,15 +129,10 @@ async fn finish<W: AsyncWrite + Unpin>(
             wire.end_of_body().await?;
             return Ok((Finish::Cut, after(script.transfer)));
         }
-        End::Complete | End::WithoutDone => wire.body(&frames.finish(reason)).await?,
-        End::WithoutFinish => {}
+        End::Complete | End::WithoutDone | End::WithoutFinish => {}
     }
-    if usage_wanted(script.usage, wire) {
-        wire.body(&frames.usage(script.tokens)).await?;
-    }
-    if script.end != End::WithoutDone {
-        wire.body(&frames.event("[DONE]")).await?;
-    }
+    let ending = Ending { end: script.end, reason: script.finish_reason.as_deref() };
+    wire.frames(&frames.ending(&ending)).await?;
     wire.end_of_body().await?;
     Ok((Finish::Complete, after(script.transfer)))
 }
@@ -159,15 +141,6 @@ fn after(transfer: Transfer) -> After {
     match transfer {
         Transfer::Chunked => After::KeepAlive,
         Transfer::UntilClose => After::Close,
-    }
-}
-
-fn usage_wanted<W>(frame: UsageFrame, wire: &Wire<'_, W>) -> bool {
-    let asked = wire.request.body.pointer("/stream_options/include_usage") == Some(&json!(true));
-    match frame {
-        UsageFrame::AsAsked => asked,
-        UsageFrame::Always => true,
-        UsageFrame::Never => false,
     }
 }
 

@@ -9,6 +9,7 @@ use tokio::sync::watch;
 
 use super::stage::Stage;
 use crate::history::Violation;
+use crate::history::corpus::Dialect;
 
 /// Longest wait for any condition. It decides only how late a failing test fails.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -52,6 +53,8 @@ pub struct Recorded {
     pub index: usize,
     /// When its last byte had been read.
     pub arrived: Instant,
+    /// The dialect, which its path told.
+    pub dialect: Dialect,
     /// Headers, names in lower case.
     pub headers: Vec<(String, String)>,
     /// The body.

@@ -10,8 +10,9 @@ use tokio::sync::watch;
 
 use super::behaviour::Behaviour;
 use super::record::{Progress, Recorded};
+use super::rules;
 use super::wire_http::Incoming;
-use crate::history;
+use crate::history::corpus::Dialect;
 
 type ByPrompt = Box<dyn Fn(&str, &Recorded) -> Behaviour + Send + Sync>;
 
@@ -84,12 +85,13 @@ impl Stage {
         let _ = self.gates.subscribe().wait_for(|open| open.contains(name)).await;
     }
 
-    pub(super) fn arrive(&self, incoming: Incoming, body: Value) -> Arc<Recorded> {
-        let violations = history::openai::check(&body);
+    pub(super) fn arrive(&self, incoming: Incoming, dialect: Dialect, body: Value) -> Arc<Recorded> {
+        let violations = rules::check(dialect, &body);
         let mut records = lock(&self.records);
         let recorded = Arc::new(Recorded {
             index: records.len(),
             arrived: Instant::now(),
+            dialect,
             headers: incoming.headers,
             last_user_text: user_texts(&body).pop().unwrap_or_default(),
             markers: markers(&body),
@@ -160,7 +162,9 @@ impl Drop for Connected {
 
 fn user_texts(body: &Value) -> Vec<String> {
     let messages = body.get("messages").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-    messages.iter().filter(|m| m.get("role").and_then(Value::as_str) == Some("user")).map(text_of).collect()
+    let users = messages.iter().filter(|m| m.get("role").and_then(Value::as_str) == Some("user"));
+    // In the Anthropic dialect results are said by the user too, and are no words of his.
+    users.map(text_of).filter(|text| !text.is_empty()).collect()
 }
 
 fn text_of(message: &Value) -> String {

@@ -3,10 +3,9 @@
 use std::io;
 use std::time::Instant;
 
-use serde_json::{Value, json};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
-use super::behaviour::{LineEnd, Transfer};
+use super::behaviour::Transfer;
 use super::record::Recorded;
 
 /// Writes one answer.
@@ -51,6 +50,14 @@ impl<W: AsyncWrite + Unpin> Wire<'_, W> {
         Ok(())
     }
 
+    /// Whole frames, one after the other.
+    pub(super) async fn frames(&mut self, frames: &[Vec<u8>]) -> io::Result<()> {
+        for frame in frames {
+            self.body(frame).await?;
+        }
+        Ok(())
+    }
+
     /// The proper end of the body, where its framing has one.
     pub(super) async fn end_of_body(&mut self) -> io::Result<()> {
         match self.transfer {
@@ -69,63 +76,5 @@ impl<W: AsyncWrite + Unpin> Wire<'_, W> {
             p.bytes_sent += bytes.len() as u64;
         });
         Ok(())
-    }
-}
-
-/// Makes the frames of one stream.
-pub(super) struct Frames {
-    id: String,
-    model: Value,
-    line_end: LineEnd,
-}
-
-impl Frames {
-    pub(super) fn new(request: &Recorded, line_end: LineEnd) -> Self {
-        let model = request.body.get("model").cloned().unwrap_or(Value::Null);
-        Self { id: format!("chatcmpl-{}", request.index), model, line_end }
-    }
-
-    /// A `data` event with this text.
-    pub(super) fn event(&self, data: &str) -> Vec<u8> {
-        let end = self.line_end.as_str();
-        format!("data: {data}{end}{end}").into_bytes()
-    }
-
-    /// A comment.
-    pub(super) fn comment(&self, text: &str) -> Vec<u8> {
-        let end = self.line_end.as_str();
-        format!(": {text}{end}{end}").into_bytes()
-    }
-
-    /// A chunk with this delta.
-    pub(super) fn delta(&self, delta: Value) -> Vec<u8> {
-        self.chunk(json!([{"index": 0, "delta": delta, "finish_reason": null}]), Value::Null)
-    }
-
-    /// A chunk of visible text.
-    pub(super) fn text(&self, text: &str) -> Vec<u8> {
-        self.delta(json!({"content": text}))
-    }
-
-    /// The chunk with the finish reason.
-    pub(super) fn finish(&self, reason: &str) -> Vec<u8> {
-        self.chunk(json!([{"index": 0, "delta": {}, "finish_reason": reason}]), Value::Null)
-    }
-
-    /// The chunk with the usage.
-    pub(super) fn usage(&self, (input, output): (u64, u64)) -> Vec<u8> {
-        let usage = json!({"prompt_tokens": input, "completion_tokens": output, "total_tokens": input + output});
-        self.chunk(json!([]), usage)
-    }
-
-    fn chunk(&self, choices: Value, usage: Value) -> Vec<u8> {
-        let mut chunk = json!({
-            "id": self.id, "object": "chat.completion.chunk", "created": 1_700_000_000, "model": self.model,
-            "choices": choices,
-        });
-        if !usage.is_null() {
-            chunk["usage"] = usage;
-        }
-        self.event(&chunk.to_string())
     }
 }
