@@ -1,8 +1,13 @@
 //! What a parsed configuration may still have wrong.
 
+use quell_engine::agent::AgentConfig;
+use quell_engine::llm::ProviderKind;
 use quell_engine::tools::Toolbox;
 
 use super::Config;
+
+/// The smallest budget that the API takes.
+const LEAST_THINKING: u32 = 1024;
 
 /// A problem with one key.
 pub(super) struct Problem {
@@ -49,6 +54,9 @@ pub(super) fn problems(config: &Config) -> Vec<Problem> {
             }
             Some(_) => {}
         }
+        if let Some(text) = thinking_problem(config, agent) {
+            wrong(&format!("agents.{id}.thinking_tokens"), text);
+        }
         if let Err(unknown) = Toolbox::check(&agent.tools) {
             wrong(&format!("agents.{id}.tools"), unknown.to_string());
         }
@@ -57,4 +65,24 @@ pub(super) fn problems(config: &Config) -> Vec<Problem> {
         }
     }
     found
+}
+
+/// The API's rules about thinking, so that a wrong setting is found here and not at the first message.
+fn thinking_problem(config: &Config, agent: &AgentConfig) -> Option<String> {
+    let budget = agent.thinking_tokens?;
+    let provider = agent.model.split_once('/').and_then(|(provider, _)| config.providers.get(provider));
+    if budget < LEAST_THINKING {
+        return Some(format!(
+            "{budget} is too few; the least is {LEAST_THINKING}, and without the key there is no thinking"
+        ));
+    }
+    if let Some(most) = agent.max_tokens.filter(|most| *most <= budget) {
+        return Some(format!("{budget} must be less than max_tokens = {most}, of which it is a part"));
+    }
+    if let Some(warm) = agent.temperature.filter(|temperature| (temperature - 1.0).abs() > f64::EPSILON) {
+        return Some(format!("a thinking model takes no temperature but 1, not {warm}; leave temperature out"));
+    }
+    // A provider that is not there has its own problem.
+    let other = provider.is_some_and(|provider| provider.kind != ProviderKind::Anthropic);
+    other.then(|| "only providers of kind \"anthropic\" are asked for thinking in tokens".to_owned())
 }

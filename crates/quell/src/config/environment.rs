@@ -65,6 +65,15 @@ fn offer(config: &mut Config) -> Option<String> {
         config.providers.insert("openai".to_owned(), provider);
         return Some(format!("openai/{}", model_or("gpt-5-mini")));
     }
+    if text("ANTHROPIC_API_KEY").is_some() || text("ANTHROPIC_BASE_URL").is_some() {
+        let provider = ProviderConfig {
+            base_url: text("ANTHROPIC_BASE_URL").map(with_version),
+            api_key_env: text("ANTHROPIC_API_KEY").map(|_| "ANTHROPIC_API_KEY".to_owned()),
+            ..ProviderConfig::new(ProviderKind::Anthropic)
+        };
+        config.providers.insert("anthropic".to_owned(), provider);
+        return Some(format!("anthropic/{}", model_or("claude-sonnet-4-5")));
+    }
     if let Some(host) = text("OLLAMA_HOST") {
         let base = if host.contains("://") { host } else { format!("http://{host}") };
         let provider = ProviderConfig {
@@ -74,10 +83,13 @@ fn offer(config: &mut Config) -> Option<String> {
         config.providers.insert("ollama".to_owned(), provider);
         return Some(format!("ollama/{}", model_or("llama3.2")));
     }
-    if text("ANTHROPIC_API_KEY").is_some() {
-        tracing::warn!("ANTHROPIC_API_KEY is set, but this version does not speak the Anthropic dialect yet");
-    }
     None
+}
+
+/// Anthropic's own programs read `$ANTHROPIC_BASE_URL` without the `/v1`, which they add; both forms are taken.
+fn with_version(base: String) -> String {
+    let base = base.trim_end_matches('/');
+    if base.ends_with("/v1") { base.to_owned() } else { format!("{base}/v1") }
 }
 
 /// `$QUELL_MODEL`, else a default.

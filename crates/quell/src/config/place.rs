@@ -17,9 +17,6 @@ fn hint(message: &str) -> Option<String> {
     if let Some(section) = LATER.iter().find(|section| unknown("field", section)) {
         return Some(format!("; this version of Quell does not have [{section}] yet"));
     }
-    if unknown("variant", "anthropic") {
-        return Some("; this version of Quell does not speak the Anthropic dialect yet".to_owned());
-    }
     if unknown("field", "api_key") {
         return Some("; keys never stand in the file: name the variable that holds it with `api_key_env`".to_owned());
     }

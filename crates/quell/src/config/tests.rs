@@ -77,11 +77,26 @@ fn sections_of_later_versions_are_called_that(#[case] section: &str) {
     assert!(!error.contains("did you mean"), "{error}");
 }
 
+#[rstest]
+#[case::too_few("thinking_tokens = 1000", "the least is 1024")]
+#[case::no_room("max_tokens = 2000\nthinking_tokens = 2000", "less than max_tokens = 2000")]
+#[case::warm("temperature = 0.7\nthinking_tokens = 2000", "no temperature but 1")]
+fn thinking_is_held_to_the_rules_of_the_api(#[case] keys: &str, #[case] says: &str) {
+    let agent =
+        |keys: &str| format!("[providers.claude]\nkind = \"anthropic\"\n[agents.main]\nmodel = \"claude/m\"\n{keys}\n");
+    let error = error(&agent(keys));
+    let line = 4 + keys.lines().count();
+    assert!(error.starts_with(&format!("quell.toml:{line}:")), "{error}");
+    assert!(error.contains(says), "{error}");
+    let right = agent("max_tokens = 8000\ntemperature = 1\nthinking_tokens = 2000");
+    assert!(parse(Path::new("quell.toml"), &right).is_ok());
+}
+
 #[test]
-fn a_dialect_of_a_later_version_is_called_that() {
-    let error = error("[providers.claude]\nkind = \"anthropic\"\n");
-    assert!(error.starts_with("quell.toml:2:8:"), "{error}");
-    assert!(error.contains("does not speak the Anthropic dialect yet"), "{error}");
+fn a_dialect_without_thinking_in_tokens_is_not_asked_for_it() {
+    let error = error("[agents.main]\nmodel = \"a/m\"\nthinking_tokens = 2000\n[providers.a]\nkind = \"openai\"\n");
+    assert!(error.starts_with("quell.toml:3:"), "{error}");
+    assert!(error.contains("only providers of kind"), "{error}");
 }
 
 #[test]
@@ -116,6 +131,7 @@ fn the_example_is_valid_with_its_comments_taken_off() {
     let config = parse(Path::new("quell.example.toml"), &text.join("\n")).unwrap();
     assert_eq!(config.limits.max_run_tokens, Some(200_000));
     assert_eq!(config.providers["openai"].api_key_env.as_deref(), Some("OPENAI_API_KEY"));
+    assert_eq!(config.agents["thinker"].thinking_tokens, Some(4000));
     assert_eq!(config.providers["local"].headers.len(), 1);
 }
 

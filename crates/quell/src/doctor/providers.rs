@@ -21,7 +21,7 @@ pub(super) fn providers(setup: &Setup<'_>) -> Vec<Finding> {
     }
     vec![Finding::warn(
         "no model provider is configured, so the built-in demo model answers",
-        "export OPENAI_API_KEY=... or OLLAMA_HOST=127.0.0.1:11434, or add [providers.X]; see docs/configuration.md",
+        "export OPENAI_API_KEY=..., ANTHROPIC_API_KEY=... or OLLAMA_HOST=127.0.0.1:11434, or add [providers.X]; see docs/configuration.md",
     )]
 }
 
@@ -58,9 +58,11 @@ fn served(setup: &Setup<'_>, name: &str, models: &[String]) -> Vec<Finding> {
     findings
 }
 
-/// Ollama takes a name without its tag for the tag `latest`.
+/// Ollama takes a name without its tag for the tag `latest`, Anthropic one without its date for the latest date.
 fn is_model(known: &str, wanted: &str) -> bool {
-    known == wanted || known.strip_suffix(":latest") == Some(wanted)
+    let is_date = |rest: &str| rest.len() == 8 && rest.bytes().all(|byte| byte.is_ascii_digit());
+    let dated = || known.strip_prefix(wanted).and_then(|rest| rest.strip_prefix('-')).is_some_and(is_date);
+    known == wanted || known.strip_suffix(":latest") == Some(wanted) || dated()
 }
 
 fn refused(name: &str, provider: &ProviderConfig, error: &CatalogueError) -> Finding {

@@ -272,6 +272,16 @@ fn a_provider_is_asked(
 }
 
 #[test]
+fn a_name_without_its_date_is_served_in_the_anthropic_dialect_too() {
+    let list = r#"{"data":[{"type":"model","id":"m-20250929"},{"id":"m-mini-20250929"}],"has_more":false}"#;
+    let address = model_server("200 OK", list);
+    let ward = Ward::new(&format!(
+        "[providers.a]\nkind = \"anthropic\"\nbase_url = \"http://{address}/v1\"\n[agents.main]\nmodel = \"a/m\"\n"
+    ));
+    assert_one(&providers::providers(&ward.setup()), State::Ok, "lists 2 models");
+}
+
+#[test]
 fn a_model_that_is_not_served_is_told_with_those_that_are() {
     let address = model_server("200 OK", r#"{"data":[{"id":"x"},{"id":"y"}]}"#);
     let ward = Ward::new(&format!(

@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use quell_testkit::daemon::{Daemon, Home};
+use rstest::rstest;
 use serde_json::Value;
 
 use crate::cli::{Ran, exe, run};
@@ -37,6 +38,20 @@ fn the_environment_alone_is_enough_for_a_provider() {
     fs::remove_file(ollama.config()).unwrap();
     let shown = verb(&ollama, &["config", "show"]);
     assert!(shown.out.contains("http://127.0.0.1:11434/v1") && shown.out.contains("ollama/qwen3"), "{shown:?}");
+}
+
+#[rstest]
+#[case::as_anthropic_writes_it("http://127.0.0.1:9")]
+#[case::with_its_version("http://127.0.0.1:9/v1/")]
+fn an_anthropic_key_alone_is_enough_too(#[case] base: &str) {
+    let home = Home::new("").env("ANTHROPIC_API_KEY", "sk-very-secret").env("ANTHROPIC_BASE_URL", base);
+    fs::remove_file(home.config()).unwrap();
+    let shown = verb(&home, &["config", "show"]);
+    assert_eq!(shown.code, 0, "{shown:?}");
+    for line in ["kind = \"anthropic\"", "base_url = \"http://127.0.0.1:9/v1\"", "model = \"anthropic/claude-"] {
+        assert!(shown.out.contains(line), "{line} is missing in {shown:?}");
+    }
+    assert!(!shown.out.contains("very-secret") && !shown.err.contains("very-secret"), "{shown:?}");
 }
 
 #[test]

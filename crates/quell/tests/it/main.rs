@@ -8,6 +8,7 @@
 
 mod approvals;
 mod background;
+mod anthropic;
 mod cli;
 mod compaction;
 mod config;

@@ -1,5 +1,7 @@
 //! Every behaviour of the scripted model, as a client sees it.
 
+mod anthropic;
+
 use std::time::Duration;
 
 use futures_util::StreamExt as _;

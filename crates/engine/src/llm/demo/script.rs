@@ -85,7 +85,7 @@ fn chat(asked: &Asked) -> String {
     format!(
         "Hello! I am the demo model that is built into Quell. I need no key, and I know only this text. \
          You said: \"{}\". To talk with a real model, set OPENAI_API_KEY (and OPENAI_BASE_URL for any server that speaks \
-         the same API), or set OLLAMA_HOST, or add a [providers.X] section to quell.toml; then start Quell again. \
+         the same API), or set ANTHROPIC_API_KEY or OLLAMA_HOST, or add a [providers.X] section to quell.toml; then start Quell again. \
          Until then you can practise the most important thing with me: stop me while I am talking.",
         quote(last_paragraph(&said))
     )

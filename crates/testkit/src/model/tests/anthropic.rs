@@ -1,0 +1,169 @@
+//! The Anthropic dialect of the scripted model, as a client sees it.
+
+use super::*;
+use crate::history::corpus::Dialect;
+
+fn body(messages: Value) -> Value {
+    json!({"model": "m", "stream": true, "max_tokens": 100, "messages": messages})
+}
+
+fn hi() -> Value {
+    body(json!([{"role": "user", "content": "hi marker:a"}]))
+}
+
+async fn post(model: &ScriptedModel, body: &Value) -> Response {
+    let request = client().post(format!("{}/messages", model.base_url())).json(body);
+    request.header("x-api-key", "k").header("anthropic-version", "2023-06-01").send().await.unwrap()
+}
+
+/// The events of an answer, each checked to bear the name of its type.
+async fn events(response: Response) -> Vec<Value> {
+    let mut decoder = Decoder::default();
+    let mut body = response.bytes_stream();
+    let mut events = Vec::new();
+    while let Some(Ok(piece)) = body.next().await {
+        for frame in decoder.push(&piece) {
+            let event: Value = serde_json::from_str(&frame.data).unwrap();
+            assert_eq!(Some(frame.event.as_str()), event["type"].as_str());
+            events.push(event);
+        }
+    }
+    events
+}
+
+fn names(events: &[Value]) -> Vec<String> {
+    let name = |event: &Value| {
+        let inner = ["/content_block/type", "/delta/type"].into_iter().find_map(|at| event.pointer(at)?.as_str());
+        [event["type"].as_str().unwrap(), inner.unwrap_or_default()].join(" ").trim().to_owned()
+    };
+    events.iter().map(name).collect()
+}
+
+#[tokio::test]
+async fn an_answer_is_a_message_of_blocks_each_opened_and_closed() {
+    let model = ScriptedModel::start().await;
+    let stream = Stream::new().thinking("H").thinking("m").redacted("ZW5j").text("I look.");
+    model.script(
+        stream.tool_call("c1", "shell", &json!({"command": "ls"})).usage(UsageFrame::AsAsked, 12, 3).chunked(3),
+    );
+    let events = events(post(&model, &hi()).await).await;
+    let expected = [
+        "message_start",
+        "ping",
+        "content_block_start thinking",
+        "content_block_delta thinking_delta",
+        "content_block_delta thinking_delta",
+        "content_block_delta signature_delta",
+        "content_block_stop",
+        "content_block_start redacted_thinking",
+        "content_block_stop",
+        "content_block_start text",
+        "content_block_delta text_delta",
+        "content_block_stop",
+        "content_block_start tool_use",
+        "content_block_delta input_json_delta",
+        "content_block_stop",
+        "message_delta",
+        "message_stop",
+    ];
+    assert_eq!(names(&events), expected);
+    assert_eq!(events[0]["message"]["usage"]["input_tokens"], 12);
+    assert_eq!(
+        (&events[12]["index"], &events[13]["delta"]["partial_json"]),
+        (&json!(3), &json!("{\"command\":\"ls\"}"))
+    );
+    let last = &events[15];
+    assert_eq!((&last["delta"]["stop_reason"], &last["usage"]["output_tokens"]), (&json!("tool_use"), &json!(3)));
+    let request = model.request(0).arrived().await;
+    assert_eq!((request.dialect, request.markers.as_slice()), (Dialect::Anthropic, &["a".to_owned()][..]));
+    assert_eq!(request.header("anthropic-version"), Some("2023-06-01"));
+    model.assert_histories_valid();
+}
+
+#[tokio::test]
+async fn one_server_speaks_both_dialects() {
+    let model = ScriptedModel::start().await;
+    model.by_prompt(|_, request| Behaviour::text(format!("{:?}", request.dialect)));
+    assert_eq!(see(say(&model, "hi").await).await.text, "OpenAi");
+    let events = events(post(&model, &hi()).await).await;
+    assert!(events.iter().any(|event| event["delta"]["text"] == "Anthropic"), "{events:#?}");
+    model.assert_histories_valid();
+}
+
+#[rstest]
+#[case::cut(Behaviour::cut_without_terminal("a"), "content_block_delta text_delta")]
+#[case::dropped(Stream::new().thinking("a").end(End::Dropped).into(), "content_block_delta thinking_delta")]
+#[case::torn(Behaviour::cut_mid_event("a"), "content_block_delta text_delta")]
+#[case::error(Behaviour::error_inside_stream("a", "Overloaded"), "error")]
+#[case::no_mark(Stream::new().text("a").end(End::WithoutDone).into(), "message_delta")]
+#[case::no_reason(Stream::new().text("a").end(End::WithoutFinish).into(), "message_stop")]
+#[tokio::test]
+async fn a_stream_ends_as_scripted(#[case] behaviour: Behaviour, #[case] last: &str) {
+    let model = ScriptedModel::start().await;
+    model.script(behaviour);
+    let names = names(&events(post(&model, &hi()).await).await);
+    assert_eq!(names.last().map(String::as_str), Some(last));
+    let reasons = names.iter().filter(|name| *name == "message_delta").count();
+    assert_eq!(reasons, usize::from(last == "message_delta"), "{names:?}");
+}
+
+/// A conversation at the result of a call before which the model had thought.
+fn in_loop(thinking: &Value) -> Value {
+    body(json!([
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": [thinking, {"type": "tool_use", "id": "a", "name": "shell", "input": {}}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": "A"}]},
+    ]))
+}
+
+#[tokio::test]
+async fn reasoning_is_taken_back_only_as_it_went_out() {
+    let model = ScriptedModel::start().await;
+    model.script(Stream::new().thinking("Hm.").text("ok"));
+    let said = events(post(&model, &hi()).await).await;
+    let proof = said.iter().find_map(|event| event.pointer("/delta/signature").cloned()).unwrap();
+    let thought = |text: &str| json!({"type": "thinking", "thinking": text, "signature": proof});
+    assert_eq!(post(&model, &in_loop(&thought("Hm."))).await.status(), 200);
+    let refused = post(&model, &in_loop(&thought("Hm!"))).await;
+    assert_eq!(refused.status(), 400);
+    let error: Value = refused.json().await.unwrap();
+    assert_eq!((&error["type"], &error["error"]["type"]), (&json!("error"), &json!("invalid_request_error")));
+    assert!(error["error"]["message"].as_str().unwrap().contains("did not give to this text"), "{error}");
+}
+
+#[rstest]
+#[case::small(json!({"thinking": {"type": "enabled", "budget_tokens": 1023}, "max_tokens": 5000}), 400)]
+#[case::no_room(json!({"thinking": {"type": "enabled", "budget_tokens": 5000}, "max_tokens": 5000}), 400)]
+#[case::warm(json!({"thinking": {"type": "enabled", "budget_tokens": 1024}, "max_tokens": 5000, "temperature": 0.5}), 400)]
+#[case::right(json!({"thinking": {"type": "enabled", "budget_tokens": 1024}, "max_tokens": 5000}), 200)]
+#[case::no_length(json!({"max_tokens": null}), 400)]
+#[tokio::test]
+async fn settings_are_held_to_the_rules(#[case] settings: Value, #[case] status: u16) {
+    let model = ScriptedModel::start().await;
+    let mut body = hi();
+    body.as_object_mut().unwrap().extend(settings.as_object().unwrap().clone());
+    assert_eq!(post(&model, &body).await.status(), status);
+}
+
+#[tokio::test]
+async fn a_loop_that_began_without_thinking_must_not_turn_it_on() {
+    let model = ScriptedModel::start().await;
+    let mut body = in_loop(&json!({"type": "text", "text": "I look."}));
+    assert_eq!(post(&model, &body).await.status(), 200);
+    body["max_tokens"] = json!(5000);
+    body["thinking"] = json!({"type": "enabled", "budget_tokens": 1024});
+    assert_eq!(post(&model, &body).await.status(), 400);
+}
+
+#[rstest]
+#[case::no_key("anthropic-version", "2023-06-01")]
+#[case::no_version("x-api-key", "k")]
+#[tokio::test]
+async fn a_request_without_its_headers_is_refused_and_fails_the_test(#[case] only: &str, #[case] value: &str) {
+    let model = ScriptedModel::start().await;
+    let request = client().post(format!("{}/messages", model.base_url())).json(&hi()).header(only, value);
+    assert_eq!(request.send().await.unwrap().status(), 401);
+    assert!(model.seen().is_empty());
+    let judged = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| model.assert_histories_valid()));
+    assert!(judged.is_err());
+}
