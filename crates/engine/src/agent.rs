@@ -328,6 +328,10 @@ impl ModelSink for StepSink<'_> {
         self.pen.call_sent(estimated_tokens);
     }
 
+    fn cost_nothing(&mut self) {
+        self.pen.call_counted(Usage::default());
+    }
+
     fn usage(&mut self, usage: Usage) {
         self.pen.call_counted(usage);
     }

@@ -95,6 +95,8 @@ pub trait ModelSink: Send {
     fn retrying(&mut self, attempt: u32, delay: Duration, why: &str);
     /// An attempt leaves now, with about so many tokens.
     fn input_sent(&mut self, _estimated_tokens: u64) {}
+    /// The attempt that left last cost nothing after all: it did not arrive, or the provider refused it.
+    fn cost_nothing(&mut self) {}
     /// Tokens of one attempt, to be added up: what the provider counted, or an estimate when it counted nothing or was cut.
     /// Called at most once per attempt, whatever its end; attempts that the provider refused cost nothing.
     fn usage(&mut self, usage: Usage);

@@ -114,8 +114,10 @@ impl<'a> Exchange<'a> {
             Err(Failure { error: ModelError::Cancelled, .. }) => drop(held),
             Err(_) => held.release("failed"),
         }
-        if let Some(usage) = progress.usage(outcome.as_ref().err()) {
-            sink.usage(usage);
+        match progress.usage(outcome.as_ref().err()) {
+            Some(usage) => sink.usage(usage),
+            None if progress.stage != Stage::Unsent => sink.cost_nothing(),
+            None => {}
         }
         outcome
     }

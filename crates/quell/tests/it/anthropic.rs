@@ -153,7 +153,9 @@ async fn an_overloaded_server_is_asked_again() {
     let Behaviour::Status { code, body, .. } = Behaviour::overloaded() else { panic!("a status") };
     let headers = vec![("retry-after".to_owned(), "0.02".to_owned())];
     house.model.script(Behaviour::Status { code, headers, body }).script(Behaviour::text("At last."));
-    assert_eq!(ask(&house, CLAUDE, "hello").await.output.as_deref(), Some("At last."));
+    let view = ask(&house, CLAUDE, "hello").await;
+    assert_eq!(view.output.as_deref(), Some("At last."));
+    assert_eq!(view.usage, Usage { input_tokens: 10, output_tokens: 5, estimated: false }, "a refusal costs nothing");
     assert_eq!(house.model.seen().len(), 2);
     house.close().await;
 }
