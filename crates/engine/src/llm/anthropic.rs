@@ -99,20 +99,16 @@ enum Block {
 }
 
 #[derive(Deserialize)]
-#[serde(tag = "type", rename_all = "snake_case")]
+#[serde(tag = "type")]
 enum Delta {
-    TextDelta {
-        text: String,
-    },
-    ThinkingDelta {
-        thinking: String,
-    },
-    SignatureDelta {
-        signature: String,
-    },
-    InputJsonDelta {
-        partial_json: String,
-    },
+    #[serde(rename = "text_delta")]
+    Text { text: String },
+    #[serde(rename = "thinking_delta")]
+    Thinking { thinking: String },
+    #[serde(rename = "signature_delta")]
+    Signature { signature: String },
+    #[serde(rename = "input_json_delta")]
+    InputJson { partial_json: String },
     #[serde(other)]
     Other,
 }
@@ -194,10 +190,10 @@ fn take_block(index: u64, block: Block, partial: &mut Partial, sink: &mut dyn Mo
 
 fn take_delta(index: u64, delta: Delta, partial: &mut Partial, sink: &mut dyn ModelSink) -> Result<(), Bad> {
     match delta {
-        Delta::TextDelta { text } => partial.text(&text, sink),
-        Delta::ThinkingDelta { thinking } => partial.thinking(&thinking, sink),
-        Delta::SignatureDelta { signature } => partial.sign(&signature),
-        Delta::InputJsonDelta { partial_json } => {
+        Delta::Text { text } => partial.text(&text, sink),
+        Delta::Thinking { thinking } => partial.thinking(&thinking, sink),
+        Delta::Signature { signature } => partial.sign(&signature),
+        Delta::InputJson { partial_json } => {
             partial.call(0, Fragment { index: Some(index), arguments: partial_json, ..Fragment::default() })
         }
         Delta::Other => Ok(()),
