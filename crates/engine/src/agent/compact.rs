@@ -153,6 +153,10 @@ impl ModelSink for SilentSink<'_> {
         self.pen.call_sent(estimated_tokens);
     }
 
+    fn cost_nothing(&mut self) {
+        self.pen.call_counted(Usage::default());
+    }
+
     fn usage(&mut self, usage: Usage) {
         self.pen.call_counted(usage);
     }

@@ -6,9 +6,9 @@
     reason = "tests stand outside of every scope, and a test that cannot go on panics"
 )]
 
+mod anthropic;
 mod approvals;
 mod background;
-mod anthropic;
 mod cli;
 mod compaction;
 mod config;
