@@ -191,6 +191,25 @@ async fn a_refusal_without_words_fails_with_its_reason() {
     house.close().await;
 }
 
+/// The summary is asked for in the dialect of the model that makes it, after a turn with thinking and a call.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_prompt_that_is_too_long_is_summarised_in_the_same_dialect() {
+    let house = house().await;
+    ask_with_a_tool(&house, CLAUDE, "one").await;
+    let error =
+        json!({"type": "invalid_request_error", "message": "prompt is too long: 210000 tokens > 200000 maximum"});
+    let body = json!({"type": "error", "error": error}).to_string();
+    house.model.script(Behaviour::Status { code: 400, headers: Vec::new(), body });
+    house.model.script(Behaviour::text("It was 42.")).script(Behaviour::text("Two."));
+    assert_eq!(ask(&house, CLAUDE, "two").await.output.as_deref(), Some("Two."));
+    let seen = house.model.seen();
+    assert!(seen.iter().all(|request| request.dialect == Dialect::Anthropic) && seen.len() == 5, "{}", seen.len());
+    assert!(seen[3].body.get("thinking").is_none(), "a summary needs no thinking: {:#}", seen[3].body);
+    let after = flat(&house.last_messages());
+    assert!(after.contains("It was 42.") && !after.contains("one: 42"), "{after}");
+    house.close().await;
+}
+
 /// Provider-valid in every request: the scripted model checks each one in the dialect it came in, thinking included.
 #[rstest]
 #[case::openai_first(OPENAI, CLAUDE)]
