@@ -35,6 +35,7 @@ pub use catalogue::{CatalogueError, served_models};
 pub use config::{BadProvider, ProviderConfig, ProviderKind};
 pub use dialect::Conversation;
 pub use error::{ModelError, Wait};
+pub(crate) use provider::http_client;
 
 use crate::scope::Scope;
 use exchange::Exchange;

@@ -116,6 +116,11 @@ impl Clients {
     }
 }
 
+/// An HTTP client for other servers than models, with the same TLS and the same care.
+pub(crate) fn http_client(url: &Url, connect_timeout: Duration) -> Result<Client, String> {
+    build(Route::of(url), connect_timeout)
+}
+
 fn build(route: Route, connect_timeout: Duration) -> Result<Client, String> {
     let builder = Client::builder()
         .user_agent(concat!("quell/", env!("CARGO_PKG_VERSION")))

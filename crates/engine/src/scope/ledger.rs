@@ -184,6 +184,11 @@ impl Held {
         self.with_row(|row| row.leftovers.push(name));
     }
 
+    /// Adds to the label what a person should know of it.
+    pub fn add_to_label(&self, text: &str) {
+        self.with_row(|row| row.label.push_str(text));
+    }
+
     /// Gives the thing back and says how.
     pub fn release(mut self, how: &'static str) {
         self.how = how;

@@ -36,6 +36,10 @@ pub enum Point {
     Blocking,
     /// A tool's HTTP request is out.
     Fetch,
+    /// An MCP server starts.
+    McpStart,
+    /// A call is at an MCP server.
+    McpCall,
     /// A sub-run is being let in.
     StartSubRun,
     /// A sub-run is at work.
@@ -62,6 +66,8 @@ impl Point {
         Self::ProcessWait,
         Self::Blocking,
         Self::Fetch,
+        Self::McpStart,
+        Self::McpCall,
         Self::StartSubRun,
         Self::SubRun,
         Self::AfterTool,

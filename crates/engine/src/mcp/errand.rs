@@ -1,0 +1,201 @@
+//! A run's wait for a server, and its call: each a task of the run's scope, so that a stop is seen through also when the
+//! caller is gone.
+
+use std::sync::Arc;
+
+use quell_kernel::turn::CallResult;
+use quell_protocol::ResourceKind;
+use rmcp::model::{CallToolRequest, CallToolRequestParams, ClientRequest, JsonObject, RequestId};
+use rmcp::service::{PeerRequestOptions, RequestHandle};
+use rmcp::{RoleClient, ServiceError};
+use tokio::sync::{mpsc, oneshot};
+
+use super::slot::{Link, Order, Over, State, Use};
+use super::wire::Line;
+use super::{result, settle};
+use crate::scope::{Held, Scope};
+
+/// A claim on a server that works.
+pub(super) type Arrival = (Use, Arc<Link>);
+
+/// What a caller is told.
+pub(super) enum News {
+    /// The server reports this.
+    Progress(String),
+    /// The call is over.
+    Done(CallResult),
+}
+
+/// Waits until a server works. While it starts, the scope's ledger holds it; with the last one who waited for it gone, it is
+/// ended.
+pub(super) async fn arrive(claim: Use, scope: &Scope) -> Result<Arrival, String> {
+    match claim.slot().state() {
+        State::Ready(link) => return Ok((claim, link)),
+        State::Starting | State::Over(_) => {}
+    }
+    let held = scope.hold(ResourceKind::McpCall, format!("{}: start", claim.slot().server.name));
+    let (arrived, arrival) = oneshot::channel();
+    scope.spawn(await_start(claim, scope.clone(), held, arrived));
+    arrival.await.unwrap_or_else(|_| Err("the wait for it was cancelled".to_owned()))
+}
+
+async fn await_start(claim: Use, scope: Scope, held: Held, mut arrived: oneshot::Sender<Result<Arrival, String>>) {
+    let slot = Arc::clone(claim.slot());
+    // All wait for conditions.
+    let settled = tokio::select! {
+        biased;
+        () = scope.cancelled() => None,
+        () = arrived.closed() => None,
+        settled = slot.settled() => Some(settled),
+    };
+    match settled {
+        Some(Ok(link)) => {
+            held.release("finished");
+            // A caller that left gives the claim back with the answer.
+            let _ = arrived.send(Ok((claim, link)));
+        }
+        Some(Err(over)) => {
+            give_back(held, &over, "failed");
+            let _ = arrived.send(Err(over.cause.clone()));
+        }
+        None => {
+            drop(claim);
+            if slot.users() > 0 || matches!(slot.state(), State::Ready(_)) {
+                held.release("cancelled");
+                return;
+            }
+            let over = tokio::select! {
+                biased;
+                over = slot.over() => over,
+                () = scope.forced() => {
+                    slot.tell(Order::Kill);
+                    slot.over().await
+                }
+            };
+            give_back(held, &over, over.how);
+        }
+    }
+}
+
+/// Gives back what ended with its server, leftovers by name.
+pub(super) fn give_back(held: Held, over: &Over, how: &'static str) {
+    for leftover in &over.leftovers {
+        held.note_leftover(leftover.clone());
+    }
+    held.release(how);
+}
+
+/// One call, from its request to its answer or to the end of its cancel.
+pub(super) struct Errand {
+    pub(super) scope: Scope,
+    pub(super) claim: Use,
+    pub(super) link: Arc<Link>,
+    pub(super) held: Held,
+    pub(super) news: mpsc::Sender<News>,
+    pub(super) limit: usize,
+}
+
+type Handle = RequestHandle<RoleClient>;
+type Answer = Result<rmcp::model::ServerResult, ServiceError>;
+
+/// What ended the wait for an answer.
+enum Turn {
+    Stopped,
+    Answered(Answer),
+    /// The server is being ended, for this cause.
+    Ended(String),
+}
+
+impl Errand {
+    /// Sees the call through.
+    pub(super) async fn run(self, tool: String, given: Option<JsonObject>) {
+        let mut params = CallToolRequestParams::new(tool);
+        params.arguments = given;
+        let request = ClientRequest::CallToolRequest(CallToolRequest::new(params));
+        let options = PeerRequestOptions::no_options();
+        // A request that waits for room was not sent; dropping it leaves no trace.
+        let sent = tokio::select! {
+            biased;
+            () = self.left() => return self.held.release("cancelled"),
+            sent = self.link.peer.send_request_with_option(request, options) => sent,
+        };
+        let mut handle = match sent {
+            Ok(handle) => handle,
+            Err(error) => return self.finish(Turn::Answered(Err(error)), None).await,
+        };
+        let id = handle.id.clone();
+        let line = self.link.wire.line(&id);
+        match self.await_answer(&mut handle, &line).await {
+            Turn::Stopped => settle::settle(self, handle, line).await,
+            turn => self.finish(turn, Some(id)).await,
+        }
+    }
+
+    async fn await_answer(&self, handle: &mut Handle, line: &Line) -> Turn {
+        let slot = self.claim.slot();
+        let mut heard = line.listen();
+        loop {
+            heard.borrow_and_update();
+            for text in line.take_shown() {
+                // A caller that does not keep up misses progress.
+                let _ = self.news.try_send(News::Progress(text));
+            }
+            // All wait for conditions, and an answer stays in the handle until it is taken.
+            tokio::select! {
+                biased;
+                () = self.left() => return Turn::Stopped,
+                answer = &mut handle.rx => match answer {
+                    Ok(answer) => return Turn::Answered(answer),
+                    Err(_closed) => return Turn::Ended(self.lost().await),
+                },
+                cause = slot.ending() => return Turn::Ended(format!("it was restarted because {cause}")),
+                _ = heard.changed() => {}
+            }
+        }
+    }
+
+    /// Why a connection closed under a call.
+    async fn lost(&self) -> String {
+        let slot = self.claim.slot();
+        match slot.order() {
+            Order::End(cause) => format!("it was restarted because {cause}"),
+            Order::Stay | Order::Close | Order::Kill => slot.over().await.cause.clone(),
+        }
+    }
+
+    async fn finish(self, turn: Turn, id: Option<RequestId>) {
+        let server = &self.claim.slot().server.name;
+        let (result, how) = match turn {
+            Turn::Answered(Err(ServiceError::TransportClosed | ServiceError::TransportSend(_))) => {
+                (self.broken(&self.lost().await), "failed")
+            }
+            Turn::Answered(answer) => (result::of_answer(answer, server, self.limit), "finished"),
+            Turn::Ended(cause) => (self.broken(&cause), "failed"),
+            Turn::Stopped => return,
+        };
+        if let Some(id) = id {
+            self.link.wire.forget(&id);
+        }
+        let Self { held, news, claim, .. } = self;
+        // The claim goes first: with it the server's time without use begins.
+        drop(claim);
+        held.release(how);
+        // Nobody takes it when the run was stopped meanwhile.
+        let _ = news.send(News::Done(result)).await;
+    }
+
+    fn broken(&self, cause: &str) -> CallResult {
+        let server = &self.claim.slot().server.name;
+        let text = format!("the call was lost with the MCP server {server}: {cause}; it may have had effects already");
+        result::error(text, self.limit)
+    }
+
+    /// Waits until the run is stopped or the caller is gone.
+    async fn left(&self) {
+        // Both wait for conditions.
+        tokio::select! {
+            () = self.scope.cancelled() => {}
+            () = self.news.closed() => {}
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! The life of one server, straight on: start, attend, hang up, end. One task per server; it alone ends the process.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::{BoxFuture, FutureExt, OptionFuture, Shared};
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::House;
+use super::process::Process;
+use super::slot::{Link, Order, Over, Slot, State};
+use super::start::{self, Service};
+use super::wire::Wire;
+use crate::scope::{Probe, Scope};
+
+/// How long a server may take to end by itself once its input is closed, and a URL's session to be closed.
+const HANG_UP: Duration = Duration::from_millis(500);
+
+/// Why the attending ended.
+enum Parting {
+    /// Nobody needs it any more.
+    Unused,
+    /// It was told, with this cause.
+    Told(Arc<str>),
+    /// It went away: its process ended, or its connection.
+    Gone,
+}
+
+/// Sees one server through.
+///
+/// # Cancel safety
+/// Not to be dropped: it is the finaliser of the server, spawned on the house's scope.
+pub(super) async fn keep(house: Arc<House>, slot: Arc<Slot>) {
+    let scope = Scope::new(house.clock, Probe::default());
+    let over = live(&house, &slot, &scope).await;
+    // Everything it held is back now; this only says so.
+    let _released = scope.close().await;
+    let session = slot.birth.session.as_ref().map(ToString::to_string);
+    tracing::info!(server = %slot.server.name, session, how = over.how, why = over.cause, "MCP server closed");
+    slot.set_state(State::Over(Arc::new(over)));
+    house.forget(&slot);
+}
+
+async fn live(house: &Arc<House>, slot: &Arc<Slot>, scope: &Scope) -> Over {
+    let server = &slot.server;
+    let (mut process, dial) = match start::open(house, slot, scope) {
+        Ok(opened) => opened,
+        Err(problem) => return failed(slot, &problem, Over::default()),
+    };
+    let wire = Arc::new(Wire::default());
+    let began = Instant::now();
+    let greeted = tokio::select! {
+        biased;
+        () = slot.unwanted() => Err(None),
+        () = gone(process.as_mut()) => Err(Some("it ended before it was ready".to_owned())),
+        greeted = timeout(server.start_timeout, start::greet(server, dial, &wire)) => match greeted {
+            Ok(greeted) => greeted.map_err(Some),
+            Err(_) => Err(Some(format!("it was not ready within {} s", server.start_timeout.as_secs()))),
+        },
+    };
+    let (service, tools) = match greeted {
+        Ok(greeted) => greeted,
+        Err(problem) => {
+            let mut over = end(slot, process, Duration::ZERO).await;
+            return match problem {
+                Some(problem) => failed(slot, &problem, over),
+                None => {
+                    over.cause = "nobody needed it any more before it had started".to_owned();
+                    over
+                }
+            };
+        }
+    };
+    let tools = server.offer(tools);
+    server.works(&tools);
+    let took_ms = began.elapsed().as_millis();
+    let session = slot.birth.session.as_ref().map(ToString::to_string);
+    tracing::info!(server = %server.name, session, run = %slot.birth.run, took_ms, tools = tools.len(), "MCP server started");
+    let link = Arc::new(Link::new(service.peer().clone(), wire, tools));
+    slot.set_state(State::Ready(Arc::clone(&link)));
+    let connection = Connection::new(service);
+    let parting = attend(house, slot, &link, &connection, process.as_mut()).await;
+    part(slot, parting, connection, process).await
+}
+
+/// A connection's own task, and by what it ends.
+struct Connection {
+    hang_up: Option<rmcp::service::RunningServiceCancellationToken>,
+    quit: Shared<BoxFuture<'static, ()>>,
+}
+
+impl Connection {
+    fn new(service: Service) -> Self {
+        let hang_up = Some(service.cancellation_token());
+        // However its task ended, the connection is closed.
+        Self { hang_up, quit: service.waiting().map(drop).boxed().shared() }
+    }
+
+    /// Closes it from this side: a process sees the end of its input, a URL the end of its session.
+    fn hang_up(&mut self) {
+        if let Some(token) = self.hang_up.take() {
+            token.cancel();
+        }
+    }
+}
+
+/// Attends a server that works until there is a reason to end it.
+async fn attend(
+    house: &House,
+    slot: &Arc<Slot>,
+    link: &Arc<Link>,
+    connection: &Connection,
+    mut process: Option<&mut Process>,
+) -> Parting {
+    let (mut users, mut orders) = (slot.watch_users(), slot.orders());
+    let mut haunted = link.wire.haunted.subscribe();
+    let mut refresh: Option<BoxFuture<'static, ()>> = None;
+    loop {
+        let unused = *users.borrow_and_update() == 0;
+        let order = orders.borrow_and_update().clone();
+        match order {
+            Order::End(cause) => return Parting::Told(cause),
+            Order::Kill => return Parting::Told("it was ended by force".into()),
+            Order::Close if unused => return Parting::Unused,
+            Order::Close | Order::Stay => {}
+        }
+        if unused && *haunted.borrow_and_update() && house.retire(slot) {
+            return Parting::Told("it went on with a call after its cancel".into());
+        }
+        let idle_at = Instant::now() + slot.server.idle;
+        // Each arm waits for a condition; the refresh is kept while another arm is taken.
+        tokio::select! {
+            biased;
+            _ = orders.changed() => {}
+            () = connection.quit.clone() => return Parting::Gone,
+            () = gone(process.as_deref_mut()) => return Parting::Gone,
+            _ = users.changed() => {}
+            _ = haunted.changed() => {}
+            Some(()) = OptionFuture::from(refresh.as_mut()) => refresh = None,
+            () = link.wire.tools_changed.notified(), if refresh.is_none() => {
+                refresh = Some(refreshed(Arc::clone(slot), Arc::clone(link)).boxed());
+            }
+            () = sleep_until(idle_at), if unused => {
+                if house.retire(slot) {
+                    return Parting::Unused;
+                }
+            }
+        }
+    }
+}
+
+/// Asks again for the tools, because the server said that they changed.
+async fn refreshed(slot: Arc<Slot>, link: Arc<Link>) {
+    let server = &slot.server;
+    match timeout(server.start_timeout, start::list(&link.peer)).await {
+        Ok(Ok(tools)) => {
+            let tools = server.offer(tools);
+            tracing::debug!(server = %server.name, tools = tools.len(), "MCP server changed its tools");
+            server.works(&tools);
+            link.set_tools(tools);
+        }
+        Ok(Err(error)) => tracing::warn!(server = %server.name, %error, "MCP server did not list its changed tools"),
+        Err(_) => tracing::warn!(server = %server.name, "MCP server did not list its changed tools in time"),
+    }
+}
+
+async fn part(slot: &Slot, parting: Parting, mut connection: Connection, process: Option<Process>) -> Over {
+    // Whoever comes now gets another one.
+    slot.tell(Order::Close);
+    connection.hang_up();
+    let patience = match parting {
+        Parting::Unused => HANG_UP,
+        Parting::Told(_) | Parting::Gone => Duration::ZERO,
+    };
+    let mut over = end(slot, process, patience).await;
+    // A process took the pipes with it. Whether the session of a URL could be closed or not, it is not used again.
+    let _ = timeout(HANG_UP, connection.quit.clone()).await;
+    match parting {
+        Parting::Unused => over.cause = "nobody used it any more".to_owned(),
+        Parting::Told(cause) => over.cause = cause.to_string(),
+        Parting::Gone => {
+            over.cause = format!("it went away: {}", over.cause);
+            tracing::warn!(server = %slot.server.name, why = over.cause, "MCP server ended by itself");
+        }
+    }
+    over
+}
+
+/// Ends what there is to end.
+async fn end(slot: &Slot, process: Option<Process>, patience: Duration) -> Over {
+    match process {
+        Some(process) => process.end(slot, patience).await,
+        None => Over { cause: "its connection ended".to_owned(), how: "closed", ..Over::default() },
+    }
+}
+
+/// A start that failed: the tools of the server are not available.
+fn failed(slot: &Slot, problem: &str, over: Over) -> Over {
+    let cause = match over.cause.as_str() {
+        "" => problem.to_owned(),
+        end if end.starts_with("ended by") => problem.to_owned(),
+        end => format!("{problem} ({end})"),
+    };
+    tracing::warn!(server = %slot.server.name, why = cause, "MCP server could not be started; its tools are unavailable");
+    slot.server.failed(&cause);
+    Over { cause, how: if over.how.is_empty() { "failed" } else { over.how }, ..over }
+}
+
+/// Waits until the process is gone; for ever where there is none.
+async fn gone(process: Option<&mut Process>) {
+    match process {
+        Some(process) => drop(process.gone().await),
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,127 @@
+//! What a server answered, as text that a model reads.
+
+use quell_kernel::turn::CallResult;
+use quell_protocol::CallEnd;
+use rmcp::ServiceError;
+use rmcp::model::{CallToolResult, ContentBlock, ResourceContents, ServerResult};
+
+/// The result of a call, in at most `limit` bytes.
+pub(super) fn of_answer(answer: Result<ServerResult, ServiceError>, server: &str, limit: usize) -> CallResult {
+    match answer {
+        Ok(ServerResult::CallToolResult(result)) => {
+            let end = if result.is_error == Some(true) { CallEnd::Error } else { CallEnd::Ok };
+            CallResult { end, output: bounded(text(&result), limit) }
+        }
+        Ok(_) => error(format!("the MCP server {server} answered with something that is no result of a tool"), limit),
+        Err(ServiceError::McpError(refusal)) => {
+            error(format!("the MCP server {server} refused the call: {}", refusal.message), limit)
+        }
+        Err(problem) => error(format!("the call of the MCP server {server} failed: {problem}"), limit),
+    }
+}
+
+/// An error for the model.
+pub(super) fn error(text: String, limit: usize) -> CallResult {
+    CallResult { end: CallEnd::Error, output: bounded(text, limit) }
+}
+
+fn text(result: &CallToolResult) -> String {
+    let mut parts: Vec<String> = result.content.iter().map(part).collect();
+    if let Some(structured) = &result.structured_content {
+        let structured = structured.to_string();
+        // Servers repeat structured content as text for clients that know no other.
+        let repeated = |part: &String| {
+            serde_json::from_str(part).is_ok_and(|value: serde_json::Value| value.to_string() == structured)
+        };
+        if !parts.iter().any(repeated) {
+            parts.push(structured);
+        }
+    }
+    if parts.is_empty() { "(no output)".to_owned() } else { parts.join("\n") }
+}
+
+fn part(block: &ContentBlock) -> String {
+    match block {
+        ContentBlock::Text(text) => text.text.clone(),
+        ContentBlock::Image(image) => format!("[an image, {}, {}]", image.mime_type, size(&image.data)),
+        ContentBlock::Audio(audio) => format!("[a sound, {}, {}]", audio.mime_type, size(&audio.data)),
+        ContentBlock::Resource(embedded) => resource(&embedded.resource),
+        ContentBlock::ResourceLink(link) => {
+            let about = link.description.as_ref().map(|about| format!(": {about}")).unwrap_or_default();
+            format!("[a link to the resource {} at {}{about}]", link.name, link.uri)
+        }
+        _ => "[content of a kind that Quell does not know]".to_owned(),
+    }
+}
+
+fn resource(contents: &ResourceContents) -> String {
+    match contents {
+        ResourceContents::TextResourceContents { uri, text, .. } => format!("[the resource {uri}:]\n{text}"),
+        ResourceContents::BlobResourceContents { uri, mime_type, blob, .. } => {
+            let kind = mime_type.as_deref().unwrap_or("of unknown type");
+            format!("[the resource {uri}, {kind}, {}]", size(blob))
+        }
+        _ => "[a resource of a kind that Quell does not know]".to_owned(),
+    }
+}
+
+/// Base64 has four characters for three bytes.
+fn size(base64: &str) -> String {
+    format!("{} bytes", base64.len() / 4 * 3)
+}
+
+/// `text` in at most `limit` bytes, with a note of what is missing when something is.
+fn bounded(mut text: String, limit: usize) -> String {
+    if text.len() <= limit {
+        return text;
+    }
+    let note = format!("\n[cut here: the answer has {} bytes]", text.len());
+    let (room, note) = if note.len() < limit { (limit - note.len(), note.as_str()) } else { (limit, "") };
+    text.truncate(text.floor_char_boundary(room));
+    text.push_str(note);
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn answer(result: serde_json::Value) -> CallResult {
+        let result: CallToolResult = serde_json::from_value(result).unwrap();
+        of_answer(Ok(ServerResult::CallToolResult(result)), "files", 200)
+    }
+
+    #[test]
+    fn text_comes_as_it_is_and_an_error_is_one() {
+        let result = answer(json!({"content": [{"type": "text", "text": "no such file"}], "isError": true}));
+        assert_eq!(result, CallResult { end: CallEnd::Error, output: "no such file".to_owned() });
+    }
+
+    #[test]
+    fn structured_content_is_shown_once() {
+        let both = json!({"content": [{"type": "text", "text": "{ \"sum\": 3 }"}], "structuredContent": {"sum": 3}});
+        assert_eq!(answer(both).output, "{ \"sum\": 3 }");
+        let alone = json!({"content": [], "structuredContent": {"sum": 3}});
+        assert_eq!(answer(alone).output, "{\"sum\":3}");
+    }
+
+    #[test]
+    fn what_is_no_text_is_named_in_words() {
+        let result = answer(json!({"content": [
+            {"type": "image", "data": "AAAAAAAA", "mimeType": "image/png"},
+            {"type": "resource_link", "name": "plan", "uri": "file:///plan"},
+            {"type": "resource", "resource": {"uri": "file:///a", "text": "hello"}},
+        ]}));
+        let says = "[an image, image/png, 6 bytes]\n[a link to the resource plan at file:///plan]\n[the resource file:///a:]\nhello";
+        assert_eq!(result.output, says);
+    }
+
+    #[test]
+    fn a_long_answer_is_cut_with_a_note() {
+        let result = answer(json!({"content": [{"type": "text", "text": "ü".repeat(500)}]}));
+        assert!(result.output.len() <= 200 && result.output.ends_with("[cut here: the answer has 1000 bytes]"));
+        assert_eq!(bounded("üü".to_owned(), 3), "ü");
+    }
+}

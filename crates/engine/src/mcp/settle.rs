@@ -1,0 +1,122 @@
+//! A call after its stop: the cancel goes out at once, the server gets its grace, and one that goes on is restarted.
+//!
+//! Servers need not answer a cancelled call, and most do not. So silence alone is no sign of work: a ping that is sent after
+//! the cancel says whether the server reads at all, and progress of the cancelled call says that it did not obey.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rmcp::model::{ClientRequest, PingRequest, RequestId};
+use rmcp::service::RequestHandle;
+use rmcp::{RoleClient, ServiceError};
+use tokio::time::{Instant, sleep_until};
+
+use super::errand::{Errand, give_back};
+use super::slot::{Order, Over};
+use super::wire::{Answered, Line};
+
+/// What is left of the grace when a stop is forced.
+const FORCED_GRACE: Duration = Duration::from_millis(50);
+
+/// How a cancelled call came to an end.
+enum Calm {
+    /// The server answered it after all.
+    Answered(Answered),
+    /// The server is over.
+    Over(Arc<Over>),
+    /// It reads, and the call is not worked on as far as can be seen.
+    Quiet,
+    /// It goes on, for this reason.
+    Working(&'static str),
+}
+
+/// Cancels a call and sees it to its end.
+pub(super) async fn settle(errand: Errand, handle: RequestHandle<RoleClient>, line: Arc<Line>) {
+    let id = handle.id.clone();
+    let calm = calm_down(&errand, handle, &line).await;
+    let wire = Arc::clone(&errand.link.wire);
+    if matches!(calm, Calm::Quiet) {
+        wire.abandon(&id)
+    } else {
+        wire.forget(&id)
+    }
+    match calm {
+        Calm::Answered(Answered::Result) => errand.held.release("finished"),
+        Calm::Answered(Answered::Error) | Calm::Quiet => errand.held.release("cancelled"),
+        Calm::Over(over) => give_back(errand.held, &over, over.how),
+        Calm::Working(why) => restart(errand, &id, why).await,
+    }
+}
+
+async fn calm_down(errand: &Errand, handle: RequestHandle<RoleClient>, line: &Line) -> Calm {
+    let slot = errand.claim.slot();
+    let began = Instant::now();
+    let is_url = slot.server.client.is_some();
+    let peer = errand.link.peer.clone();
+    // The cancel first, then the question whether it was read.
+    let mut asking = std::pin::pin!(async {
+        handle.cancel(Some("the run was stopped".to_owned())).await?;
+        if is_url {
+            return Ok(());
+        }
+        peer.send_request(ClientRequest::PingRequest(PingRequest::default())).await.map(drop)
+    });
+    let (mut heard, mut read, mut forced) = (line.listen(), None::<Result<(), ServiceError>>, false);
+    let mut deadline = began + slot.server.grace;
+    loop {
+        heard.borrow_and_update();
+        if let Some(how) = line.answered() {
+            return Calm::Answered(how);
+        }
+        // A URL has no process that could go on, and its stream is closed with the cancel.
+        if is_url && matches!(read, Some(Ok(()))) {
+            return Calm::Quiet;
+        }
+        // Each arm waits for a condition or is kept for the next turn.
+        tokio::select! {
+            biased;
+            over = slot.over() => return Calm::Over(over),
+            _ = heard.changed() => {}
+            answer = &mut asking, if read.is_none() => read = Some(answer),
+            () = errand.scope.forced(), if !forced => {
+                forced = true;
+                deadline = deadline.min(Instant::now() + FORCED_GRACE);
+            }
+            () = sleep_until(deadline) => break,
+        }
+    }
+    let late = began + (deadline - began) / 2;
+    match read {
+        None | Some(Err(_)) => Calm::Working("does not read its input"),
+        Some(Ok(())) if line.progressed().is_some_and(|at| at > late) => Calm::Working("still reports progress"),
+        // A forced stop leaves nothing to trust, but others' calls are not sacrificed to a suspicion.
+        Some(Ok(())) if forced && !slot.server.config.shared => Calm::Working("did not say that it stopped"),
+        Some(Ok(())) => Calm::Quiet,
+    }
+}
+
+/// Ends a server that goes on. It starts again at its next use; calls of other runs end with an error that says why.
+async fn restart(errand: Errand, id: &RequestId, why: &str) {
+    let Errand { claim, held, scope, .. } = errand;
+    let slot = Arc::clone(claim.slot());
+    let others = slot.users().saturating_sub(1);
+    let server = &slot.server.name;
+    let cost = match others {
+        0 => String::new(),
+        1 => ", which cost 1 call of another run".to_owned(),
+        count => format!(", which cost {count} calls of other runs"),
+    };
+    tracing::warn!(server, request = %id, why, others, "MCP server goes on with a cancelled call; it is restarted");
+    held.add_to_label(&format!(" (the server {why} after the cancel and was restarted{cost})"));
+    slot.tell(Order::End(format!("it {why} after the cancel of a call of a stopped run").into()));
+    drop(claim);
+    let over = tokio::select! {
+        biased;
+        over = slot.over() => over,
+        () = scope.forced() => {
+            slot.tell(Order::Kill);
+            slot.over().await
+        }
+    };
+    give_back(held, &over, over.how);
+}
