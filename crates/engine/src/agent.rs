@@ -8,7 +8,7 @@ mod compact;
 mod config;
 mod delegate;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,12 +19,13 @@ use quell_kernel::registry::Phase;
 use quell_kernel::run::Outcome;
 use quell_kernel::turn::{AssistantMessage, CallResult, ToolCall, Turn};
 use quell_kernel::view::Prompt;
-use quell_protocol::{AgentId, CallEnd, CallId, RunId, StopReason, ToolOutputStream, Usage};
+use quell_protocol::{AgentId, CallEnd, CallId, RunId, SessionKey, StopReason, ToolOutputStream, Usage};
 use tokio::time::Instant;
 
 use crate::approvals::Approvals;
 use crate::cell::Pen;
 use crate::llm::{Finish, Model, ModelAnswer, ModelError, ModelRequest, ModelSink, RawCall, ToolSpec};
+use crate::mcp::{CallSpot, Mcp, Visit, Visitor, server_of};
 use crate::proc::{OutputSink, Wardens};
 use crate::scope::{Cancelled, Point, Scope};
 use crate::tools::background::{Background, Owner};
@@ -50,6 +51,20 @@ pub struct Agent {
     pub workdir: PathBuf,
 }
 
+impl Agent {
+    /// As which its runs come to MCP servers.
+    #[must_use]
+    pub fn visitor(&self, run: &RunId, session: &SessionKey) -> Visitor {
+        Visitor {
+            run: run.clone(),
+            session: session.clone(),
+            workdir: self.workdir.clone(),
+            servers: self.config.mcp.clone(),
+            tools: self.config.tools.clone(),
+        }
+    }
+}
+
 /// What all agents share.
 #[derive(Debug)]
 pub struct Workshop {
@@ -59,6 +74,8 @@ pub struct Workshop {
     pub default_agent: AgentId,
     /// Every tool.
     pub toolbox: Toolbox,
+    /// Every MCP server.
+    pub mcp: Mcp,
     /// Starts processes.
     pub wardens: Wardens,
     /// The environment of processes.
@@ -84,12 +101,15 @@ pub trait Reins: Send + Sync {
     fn start_child(&self, order: ChildOrder) -> BoxFuture<'_, Result<Child, String>>;
 }
 
-/// Checks a configured tool list: `*`, or names.
+/// Checks a configured tool list: `*`, or names. Which tools an MCP server in `servers` has is known only once it runs.
 ///
 /// # Errors
 /// [`UnknownTool`] for the first name that is no tool.
-pub fn check_tools(allowed: &[String]) -> Result<(), UnknownTool> {
-    let rest: Vec<String> = allowed.iter().filter(|name| !delegate::NAMES.contains(&name.as_str())).cloned().collect();
+pub fn check_tools<'s>(allowed: &[String], servers: impl Iterator<Item = &'s String>) -> Result<(), UnknownTool> {
+    let servers: BTreeSet<&str> = servers.map(String::as_str).collect();
+    let own = |name: &&String| delegate::NAMES.contains(&name.as_str());
+    let of_server = |name: &&String| server_of(name).is_some_and(|server| servers.contains(server));
+    let rest: Vec<String> = allowed.iter().filter(|name| !own(name) && !of_server(name)).cloned().collect();
     Toolbox::check(&rest).map_err(|mut unknown| {
         unknown.known.extend(delegate::NAMES);
         unknown
@@ -106,6 +126,8 @@ pub struct Job<'a> {
     pub workshop: &'a Workshop,
     /// Sealed turns of the session.
     pub history: &'a [Arc<Turn>],
+    /// Its use of MCP servers.
+    pub visit: Visit,
     /// Its scope.
     pub scope: &'a Scope,
     /// Its hand.
@@ -183,12 +205,14 @@ impl Job<'_> {
             self.agent.model.conversation(&prompt)
         };
         let conversation = self.pen.draft(prompt)?;
+        let mut tools = self.agent.tools.clone();
+        tools.extend(self.visit.offered(self.scope).await?);
         self.scope.check(Point::ContextBuilt)?;
         let request = ModelRequest {
             run: self.run,
             agent: &self.agent.id,
             conversation: &conversation,
-            tools: &self.agent.tools,
+            tools: &tools,
             temperature: self.agent.config.temperature,
             max_tokens: self.agent.config.max_tokens,
             thinking_tokens: self.agent.config.thinking_tokens,
@@ -245,6 +269,11 @@ impl Job<'_> {
 
     async fn call_tool(&self, call: &ToolCall) -> Result<CallResult, Cancelled> {
         let mut sink = CallSink { pen: &self.pen, call: &call.id };
+        let output_limit = self.workshop.limits.tool_output_bytes;
+        let mut spot = CallSpot { scope: self.scope, output_limit, sink: &mut sink };
+        if let Some(result) = self.visit.call(&call.tool, &call.arguments, &mut spot).await {
+            return result;
+        }
         let run = self.pen.run();
         let owner = Owner { session: run.session.clone(), run: run.id.clone(), principal: run.principal.clone() };
         let mut bench = Workbench {

@@ -13,7 +13,7 @@ use quell_kernel::registry::{Gate, StopAsk, StopScope};
 use quell_kernel::{Push, Registry};
 use quell_protocol::api::Hold;
 use quell_protocol::{AgentId, Leftover, ResourceKind, RunId, StopReason};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 pub use crate::access::{Access, Caller};
@@ -23,6 +23,7 @@ use crate::approvals::Approvals;
 pub use crate::cell::{Follower, Hub, Notice, Overrun, Subscription};
 use crate::clock::Clock;
 use crate::llm::Models;
+use crate::mcp::{Mcp, McpSettings};
 use crate::proc::Wardens;
 pub use crate::runs::{Runs, Stop, Ticket};
 use crate::scope::StopLevel;
@@ -40,6 +41,11 @@ const MAINTENANCE: Duration = Duration::from_secs(10);
 const SHUTDOWN_FORCES: Duration = Duration::from_secs(2);
 /// When a shutdown gives up, counted from the force.
 const SHUTDOWN_GIVES_UP: Duration = Duration::from_millis(2500);
+
+/// Until when MCP servers have to be gone, counted from the shutdown's beginning.
+const LATEST: Duration = Duration::from_secs(4);
+/// What they get at least, when runs took all of that.
+const SERVERS_GIVE_UP: Duration = Duration::from_millis(200);
 
 /// The engine. Clones are the same.
 #[derive(Clone)]
@@ -72,7 +78,7 @@ impl Engine {
         let models = Models::new(config.providers.clone())?;
         let hub = Hub::default();
         let background = Background::new(clock, hub.clone(), config.limits.background_per_session);
-        let workshop = Arc::new(build_workshop(&config, &models, background)?);
+        let workshop = Arc::new(build_workshop(&config, &models, (clock, background))?);
         let registry = Registry::new(config.stop, config.limits.bounds());
         let runs = Runs::new(registry, Arc::clone(&workshop), store.clone(), clock, hub.clone());
         let cradle = Cradle {
@@ -194,20 +200,27 @@ impl Engine {
         let active = self.0.runs.active();
         let ids: Vec<RunId> = active.iter().map(|cell| cell.run.id.clone()).collect();
         let background = &self.0.workshop.background;
+        let mcp = &self.0.workshop.mcp;
         background.close();
+        mcp.close();
+        let begun = Instant::now();
         let stop = self.0.runs.abort(ids.clone(), Push::Gentle, &StopReason::Shutdown);
         let (processes, _) = background.end(StopLevel::Gentle, |_| true);
         if timeout(SHUTDOWN_FORCES, all_over(&stop, &processes)).await.is_err() {
             let forced = self.0.runs.abort(ids, Push::Forced, &StopReason::Shutdown);
             let (processes, _) = background.end(StopLevel::Forced, |_| true);
+            mcp.kill();
             // What is left after this is named below.
             let _ = timeout(SHUTDOWN_GIVES_UP, all_over(&forced, &processes)).await;
         }
+        let now = Instant::now();
+        let servers = mcp.closed(now.max(begun + SHUTDOWN_FORCES), (now + SERVERS_GIVE_UP).max(begun + LATEST)).await;
         self.0.closing.cancel();
         self.0.runs.tasks().close();
         let _ = timeout(Duration::from_millis(500), self.0.runs.tasks().wait()).await;
         let mut left: Vec<(RunId, Leftover)> = active.iter().flat_map(|cell| left_of(cell)).collect();
         left.extend(processes.iter().flat_map(|process| left_behind(process)));
+        left.extend(servers);
         self.0.store.clone().close().await;
         left
     }
@@ -217,6 +230,7 @@ impl Engine {
         let ids = self.0.runs.active().iter().map(|cell| cell.run.id.clone()).collect();
         self.0.runs.abort(ids, Push::Forced, &StopReason::Shutdown);
         self.0.workshop.background.end(StopLevel::Forced, |_| true);
+        self.0.workshop.mcp.kill();
     }
 
     fn inner(&self) -> &Inner {
@@ -267,7 +281,11 @@ async fn maintain(engine: Engine) {
     }
 }
 
-fn build_workshop(config: &EngineConfig, models: &Models, background: Background) -> Result<Workshop, StartError> {
+fn build_workshop(
+    config: &EngineConfig,
+    models: &Models,
+    (clock, background): (Clock, Background),
+) -> Result<Workshop, StartError> {
     let toolbox = Toolbox::new(config.tools.clone());
     let mut agents = BTreeMap::new();
     for id in config.agents.keys() {
@@ -276,11 +294,20 @@ fn build_workshop(config: &EngineConfig, models: &Models, background: Background
     }
     let default_agent = agents.keys().find(|id| id.as_str() == "main").or_else(|| agents.keys().next()).cloned();
     let default_agent = default_agent.ok_or(StartError::NoAgents)?;
+    let wardens = Wardens::new(config.warden.clone(), config.stop).map_err(StartError::Wardens)?;
+    let mcp = Mcp::new(McpSettings {
+        servers: config.mcp.clone(),
+        wardens: wardens.clone(),
+        environment: config.environment.clone(),
+        times: config.stop,
+        clock,
+    })?;
     Ok(Workshop {
         agents,
         default_agent,
         toolbox,
-        wardens: Wardens::new(config.warden.clone(), config.stop).map_err(StartError::Wardens)?,
+        mcp,
+        wardens,
         environment: config.environment.clone(),
         background,
         approvals: Approvals::default(),
@@ -292,10 +319,12 @@ fn build_agent(config: &EngineConfig, models: &Models, toolbox: &Toolbox, id: &A
     let agent = config.agents.get(id).cloned().unwrap_or_default();
     let wrong = |problem: String| StartError::Agent { agent: id.clone(), problem };
     let model = models.resolve(&agent.model).map_err(|error| wrong(error.to_string()))?;
-    check_tools(&agent.tools).map_err(|error| wrong(error.to_string()))?;
-    // Tools of MCP servers are known only once their servers run.
-    let named: Vec<String> = agent.approvals.keys().filter(|name| !name.contains("__")).cloned().collect();
-    check_tools(&named).map_err(|error| wrong(format!("approvals: {error}")))?;
+    check_tools(&agent.tools, config.mcp.keys()).map_err(|error| wrong(error.to_string()))?;
+    let named: Vec<String> = agent.approvals.keys().cloned().collect();
+    check_tools(&named, config.mcp.keys()).map_err(|error| wrong(format!("approvals: {error}")))?;
+    if let Some(server) = agent.mcp.iter().flatten().find(|server| !config.mcp.contains_key(*server)) {
+        return Err(wrong(format!("its MCP server {server:?} is not configured")));
+    }
     if let Some(parent) = agent.parent.as_ref().filter(|parent| !config.agents.contains_key(*parent)) {
         return Err(wrong(format!("its parent {parent:?} is not configured")));
     }

@@ -74,6 +74,8 @@ struct House {
 struct Book {
     slots: HashMap<Place, Vec<Arc<Slot>>>,
     closed: bool,
+    /// What servers that are over left, by name, with the run that had started each.
+    left: Vec<(RunId, String)>,
 }
 
 /// A server's name, and the session it is for unless it is shared.
@@ -142,12 +144,10 @@ impl Mcp {
             let _ = timeout_at(give_up, alive.wait_for(|count| *count == 0)).await;
         }
         let book = self.0.book();
-        let left = book.slots.values().flatten();
-        left.map(|slot| {
-            let name = format!("MCP server {}", slot.server.name);
-            (slot.birth.run.clone(), Leftover { kind: ResourceKind::Process, name })
-        })
-        .collect()
+        let alive = book.slots.values().flatten();
+        let alive = alive.map(|slot| (slot.birth.run.clone(), format!("MCP server {}", slot.server.name)));
+        let left = alive.chain(book.left.iter().cloned());
+        left.map(|(run, name)| (run, Leftover { kind: ResourceKind::Process, name })).collect()
     }
 }
 
@@ -187,8 +187,8 @@ impl House {
         unused
     }
 
-    /// A server is over.
-    fn forget(&self, slot: &Arc<Slot>) {
+    /// A server is over, but for what it left.
+    fn forget(&self, slot: &Arc<Slot>, leftovers: &[String]) {
         let place = (slot.server.name.clone(), slot.birth.session.clone());
         let mut book = self.book();
         if let Some(slots) = book.slots.get_mut(&place) {
@@ -197,6 +197,7 @@ impl House {
                 book.slots.remove(&place);
             }
         }
+        book.left.extend(leftovers.iter().map(|name| (slot.birth.run.clone(), name.clone())));
         drop(book);
         self.alive.send_modify(|count| *count -= 1);
     }

@@ -86,6 +86,7 @@ impl Sessions {
             session.news.clear();
         }
         self.0.runs.workshop().background.forget_session(key);
+        self.0.runs.workshop().mcp.close_session(key);
     }
 
     /// A background run of this session will have news.
@@ -115,6 +116,7 @@ impl Sessions {
             let keep = session.is_needed() || background.has_of_session(key) || now.since(session.used) <= idle;
             if !keep {
                 tracing::info!(session = %key, "session expired from memory");
+                self.0.runs.workshop().mcp.close_session(key);
             }
             keep
         });

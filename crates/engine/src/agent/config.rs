@@ -20,8 +20,10 @@ pub struct AgentConfig {
     pub model: String,
     /// The system prompt.
     pub prompt: String,
-    /// Tool names; `*` is all of them.
+    /// Tool names; `*` is all of them, those of MCP servers too (`SERVER__TOOL`).
     pub tools: Vec<String>,
+    /// MCP servers that it may use; every configured one without it.
+    pub mcp: Option<Vec<String>>,
     /// The agent above this one in the tree.
     #[schemars(with = "Option<String>")]
     pub parent: Option<AgentId>,
@@ -64,6 +66,7 @@ impl Default for AgentConfig {
             model: "demo/demo".to_owned(),
             prompt: "You are a careful assistant. Use the tools when they help, and say what you did.".to_owned(),
             tools: vec!["*".to_owned()],
+            mcp: None,
             parent: None,
             role: None,
             temperature: None,

@@ -11,6 +11,7 @@ use quell_protocol::AgentId;
 
 use crate::agent::{AgentConfig, Limits};
 use crate::llm::{BadProvider, ProviderConfig};
+use crate::mcp::{BadServer, McpConfig};
 use crate::proc::WardenExe;
 use crate::scope::Probe;
 use crate::store::StoreError;
@@ -37,6 +38,8 @@ pub struct EngineConfig {
     pub agents: BTreeMap<AgentId, AgentConfig>,
     /// Model providers.
     pub providers: BTreeMap<String, ProviderConfig>,
+    /// MCP servers.
+    pub mcp: BTreeMap<String, McpConfig>,
     /// Settings of the tools.
     pub tools: ToolSettings,
     /// The environment that processes get.
@@ -56,6 +59,9 @@ pub enum StartError {
     /// A provider.
     #[error(transparent)]
     Provider(#[from] BadProvider),
+    /// An MCP server.
+    #[error(transparent)]
+    Mcp(#[from] BadServer),
     /// An agent.
     #[error("agent {agent:?}: {problem}")]
     Agent {

@@ -37,8 +37,9 @@ pub(super) async fn keep(house: Arc<House>, slot: Arc<Slot>) {
     let _released = scope.close().await;
     let session = slot.birth.session.as_ref().map(ToString::to_string);
     tracing::info!(server = %slot.server.name, session, how = over.how, why = over.cause, "MCP server closed");
+    let leftovers = over.leftovers.clone();
     slot.set_state(State::Over(Arc::new(over)));
-    house.forget(&slot);
+    house.forget(&slot, &leftovers);
 }
 
 async fn live(house: &Arc<House>, slot: &Arc<Slot>, scope: &Scope) -> Over {

@@ -101,7 +101,8 @@ impl Runs {
                 Err(error) => return Ok(Outcome::Failed { code: "store".to_owned(), message: error.to_string() }),
             };
             let (run, workshop, scope, pen) = (cell.id(), &**self.workshop(), &cell.scope, cell.pen());
-            Job { run, agent, workshop, history: &history, scope, pen, reins }.work().await
+            let visit = workshop.mcp.visit(agent.visitor(run, &cell.run.session));
+            Job { run, agent, workshop, history: &history, visit, scope, pen, reins }.work().await
         };
         // Force drops the work wherever it stands: what it holds ends by itself, and the scope waits for that.
         let worked = tokio::select! {
