@@ -15,6 +15,7 @@ use anyhow::{Context, bail};
 use quell_engine::EngineConfig;
 use quell_engine::agent::{AgentConfig, Limits};
 use quell_engine::llm::ProviderConfig;
+use quell_engine::mcp::McpConfig;
 use quell_engine::proc::WardenExe;
 use quell_engine::scope::Probe;
 use quell_engine::tools::{FetchSettings, ToolSettings};
@@ -43,6 +44,8 @@ pub(crate) struct Config {
     pub(crate) sessions: SessionSection,
     /// Settings of the tools.
     pub(crate) tools: ToolSection,
+    /// MCP servers by name.
+    pub(crate) mcp: BTreeMap<String, McpConfig>,
     /// Model providers by name.
     pub(crate) providers: BTreeMap<String, ProviderConfig>,
     /// Agents by id; `main`, else the first one, is the default.
@@ -221,6 +224,7 @@ impl Loaded {
             session_idle: Duration::from_secs(config.sessions.idle_s),
             agents: config.agents.clone(),
             providers: config.providers.clone(),
+            mcp: config.mcp.clone(),
             tools: ToolSettings { unconfined: config.tools.unconfined, fetch },
             environment: quell_engine::proc::base_environment(std::env::vars_os()),
             warden: WardenExe::ThisProcess,

@@ -185,6 +185,7 @@ fn engine_config(home: &Path, base_url: &str) -> anyhow::Result<EngineConfig> {
         session_idle: Duration::from_secs(1800),
         agents: BTreeMap::from([(AgentId::parse("main")?, AgentConfig::default())]),
         providers: BTreeMap::from([("demo".to_owned(), provider)]),
+        mcp: BTreeMap::new(),
         tools: ToolSettings::default(),
         environment: quell_engine::proc::base_environment(std::env::vars_os()),
         warden: WardenExe::ThisProcess,

@@ -10,6 +10,7 @@ mod machine;
 mod processes;
 mod providers;
 mod report;
+mod servers;
 #[cfg(test)]
 mod tests;
 
@@ -67,7 +68,7 @@ enum Check {
 }
 
 /// All checks, in the order in which a start would meet what they look at.
-const CHECKS: [(&str, Check); 13] = [
+const CHECKS: [(&str, Check); 14] = [
     ("configuration", Check::Machine(files::configuration)),
     ("clock", Check::Machine(machine::clock)),
     ("shell", Check::Machine(machine::shell)),
@@ -79,6 +80,7 @@ const CHECKS: [(&str, Check); 13] = [
     ("hold", Check::Setup(database::hold)),
     ("providers", Check::Setup(providers::providers)),
     ("workdirs", Check::Setup(files::workdirs)),
+    ("MCP servers", Check::Setup(servers::servers)),
     ("processes", Check::Machine(processes::wardens)),
     ("isolation", Check::Setup(processes::isolation)),
 ];

@@ -7,7 +7,8 @@ use tracing_subscriber::EnvFilter;
 use crate::cli::Command;
 
 pub(crate) fn start(command: &Command) {
-    let default = if matches!(command, Command::Serve(_)) { "info" } else { "error" };
+    // The MCP library logs whole messages as info.
+    let default = if matches!(command, Command::Serve(_)) { "info,rmcp=error" } else { "error" };
     let filter = EnvFilter::try_from_env("QUELL_LOG").unwrap_or_else(|_| EnvFilter::new(default));
     tracing_subscriber::fmt()
         .with_env_filter(filter)

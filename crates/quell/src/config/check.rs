@@ -1,8 +1,7 @@
 //! What a parsed configuration may still have wrong.
 
-use quell_engine::agent::AgentConfig;
+use quell_engine::agent::{AgentConfig, check_tools};
 use quell_engine::llm::ProviderKind;
-use quell_engine::tools::Toolbox;
 
 use super::Config;
 
@@ -44,6 +43,16 @@ pub(super) fn problems(config: &Config) -> Vec<Problem> {
             wrong(key, "0 would let nothing through; leave the key out for the default".to_owned());
         }
     }
+    for (name, server) in &config.mcp {
+        let key = |key: &str| if key.is_empty() { format!("mcp.{name}") } else { format!("mcp.{name}.{key}") };
+        if let Err(bad) = server.check(name) {
+            wrong(&key(bad.key), bad.problem);
+        }
+        if server.grace_ms.is_some_and(|grace| grace >= stop.grace_ms) {
+            let text = format!("is too long; it must be less than [stop] grace_ms = {}", stop.grace_ms);
+            wrong(&key("grace_ms"), text);
+        }
+    }
     for (id, agent) in &config.agents {
         let provider = agent.model.split_once('/').map(|(provider, _)| provider);
         let key = format!("agents.{id}.model");
@@ -57,8 +66,11 @@ pub(super) fn problems(config: &Config) -> Vec<Problem> {
         if let Some(text) = thinking_problem(config, agent) {
             wrong(&format!("agents.{id}.thinking_tokens"), text);
         }
-        if let Err(unknown) = Toolbox::check(&agent.tools) {
+        if let Err(unknown) = check_tools(&agent.tools, config.mcp.keys()) {
             wrong(&format!("agents.{id}.tools"), unknown.to_string());
+        }
+        if let Some(server) = agent.mcp.iter().flatten().find(|server| !config.mcp.contains_key(*server)) {
+            wrong(&format!("agents.{id}.mcp"), format!("there is no [mcp.{server}]"));
         }
         if let Some(parent) = agent.parent.as_ref().filter(|parent| !config.agents.contains_key(*parent)) {
             wrong(&format!("agents.{id}.parent"), format!("there is no [agents.{parent}]"));

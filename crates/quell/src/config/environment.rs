@@ -43,6 +43,9 @@ pub(super) fn fill(config: &mut Config) -> anyhow::Result<()> {
             provider.api_key = Some(key.trim().to_owned().into());
         }
     }
+    for server in config.mcp.values_mut() {
+        server.api_key = server.api_key_env.as_deref().and_then(text).map(Into::into);
+    }
     if config.agents.is_empty() {
         let Ok(main) = AgentId::parse("main") else { bail!("the agent id main is refused") };
         // A provider alone does not say which of its models is meant; the doctor says so when it lists them.

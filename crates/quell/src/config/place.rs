@@ -24,7 +24,7 @@ fn hint(message: &str) -> Option<String> {
 }
 
 /// Sections of the documented configuration that this version does not have.
-const LATER: [&str; 4] = ["mcp", "hooks", "routing", "channels"];
+const LATER: [&str; 3] = ["hooks", "routing", "channels"];
 
 /// A problem with the value of a dotted key.
 pub(super) fn of_key(path: &Path, text: &str, key: &str, problem: &str) -> String {
@@ -50,7 +50,8 @@ fn may_hold_secret(before: &str, line: &str) -> bool {
     let line = line.to_ascii_lowercase();
     let section = before.lines().rev().find(|line| line.trim_start().starts_with('['));
     ["key", "secret", "password", "authorization", "bearer", "headers"].iter().any(|word| line.contains(word))
-        || section.is_some_and(|section| section.contains("headers"))
+        || line.trim_start().starts_with("env")
+        || section.is_some_and(|section| section.contains("headers") || section.contains(".env"))
 }
 
 /// The message of a parser without the values that it quotes.

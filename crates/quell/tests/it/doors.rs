@@ -170,6 +170,7 @@ fn plan(model: &ScriptedModel, data_dir: PathBuf) -> Plan {
         session_idle: Duration::from_secs(1800),
         agents,
         providers: BTreeMap::from([("scripted".to_owned(), provider)]),
+        mcp: BTreeMap::new(),
         tools: ToolSettings::default(),
         environment: Vec::new(),
         // Runs of these tests start no processes.

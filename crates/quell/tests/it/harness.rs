@@ -431,6 +431,7 @@ pub(crate) fn config(data: &Path, base_url: &str, probe: Probe) -> EngineConfig 
         session_idle: Duration::from_secs(1800),
         agents: BTreeMap::from([(agent("main"), model)]),
         providers: BTreeMap::from([("scripted".to_owned(), provider(base_url))]),
+        mcp: BTreeMap::new(),
         tools: ToolSettings {
             fetch: FetchSettings { allow_private: true, ..FetchSettings::default() },
             ..ToolSettings::default()
