@@ -158,6 +158,12 @@ impl Engine {
         }
     }
 
+    /// Its MCP servers.
+    #[must_use]
+    pub fn mcp(&self) -> &Mcp {
+        &self.0.workshop.mcp
+    }
+
     /// Sessions in memory.
     #[must_use]
     pub fn live_sessions(&self) -> usize {

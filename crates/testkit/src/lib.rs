@@ -8,6 +8,7 @@ pub mod commands;
 pub mod daemon;
 pub mod history;
 pub mod leaks;
+pub mod mcp;
 pub mod model;
 mod sse;
 

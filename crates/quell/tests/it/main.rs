@@ -17,6 +17,7 @@ mod doors;
 mod harness;
 mod http;
 mod matrix;
+mod mcp;
 mod openclaw;
 mod processes;
 mod race;

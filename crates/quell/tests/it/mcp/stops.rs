@@ -1,0 +1,110 @@
+//! A stop in the middle of a call: the cancel is sent, the connection is kept, and a server that goes on is restarted.
+
+use quell_kernel::Push;
+use quell_protocol::{ResourceKind, Rung, Verdict};
+use quell_testkit::Behaviour;
+use rstest::rstest;
+use serde_json::json;
+
+use super::{Scene, call_row, shown};
+use crate::harness::{PATIENCE, alice, ask, of_run, receipt};
+
+#[rstest]
+#[case::silent("wait")]
+#[case::answering("decline")]
+#[tokio::test(flavor = "multi_thread")]
+async fn an_obedient_server_is_told_and_kept(#[case] tool: &str) {
+    let scene = Scene::open().await;
+    let before = scene.answer("s", "pid").await;
+    let run = scene.calling("s", tool, json!({})).await;
+    scene.house.holds(&run, ResourceKind::McpCall).await;
+    let calls = scene.got("tools/call", 2).await;
+    assert_eq!(scene.house.stop(&run).aborted.len(), 1);
+    let cancels = scene.got("notifications/cancelled", 1).await;
+    assert_eq!(cancels[0].message["params"]["requestId"], calls[1].message["id"]);
+    let view = scene.house.ended(&run).await;
+    assert!(matches!(view.verdict, Some(Verdict::Aborted { .. })), "{view:#?}");
+    let row = call_row(&view);
+    assert_eq!((row.how.as_str(), row.label.as_str()), ("cancelled", format!("test: {tool}").as_str()));
+    assert_eq!((receipt(&view).rung, receipt(&view).leftovers.len()), (Rung::Cancel, 0));
+    if tool == "decline" {
+        let settled = receipt(&view).settled_at.ms.unwrap();
+        assert!(settled < 900.0, "it answered its cancel, and the grace was waited for: {settled} ms");
+    }
+    assert_eq!(scene.answer("s", "pid").await, before, "the connection was not kept");
+    assert!(shown(&scene.house).contains("Stopped while it ran"), "{}", shown(&scene.house));
+    assert_eq!(scene.got("notifications/cancelled", 1).await.len(), 1, "the cancel was sent again");
+    scene.close().await;
+}
+
+#[rstest]
+#[case::deaf("deaf", "does not read its input")]
+#[case::working_on("tick", "still reports progress")]
+#[case::with_descendants("fork", "does not read its input")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_goes_on_is_restarted_and_the_receipt_says_so(#[case] tool: &str, #[case] why: &str) {
+    let scene = Scene::with(|server| server.grace_ms = Some(300)).await;
+    let before = scene.answer("s", "pid").await;
+    let run = scene.calling("s", tool, json!({})).await;
+    scene.house.printed(&run, "progress").await;
+    let before_stop = scene.mark.survivors();
+    assert!(before_stop.len() > 1, "{before_stop:#?}");
+    assert_eq!(scene.house.stop(&run).aborted.len(), 1);
+    let view = scene.house.ended(&run).await;
+    let row = call_row(&view);
+    assert_eq!(row.how, "term", "{row:#?}");
+    assert!(row.label.contains(why) && row.label.contains("was restarted"), "{row:#?}");
+    assert!(receipt(&view).leftovers.is_empty() && receipt(&view).rung == Rung::Term, "{view:#?}");
+    // Nothing of it is alive once its run has ended.
+    assert_eq!(scene.mark.survivors().len(), 0, "{:#?}", scene.mark.survivors());
+    assert_ne!(scene.answer("s", "pid").await, before);
+    scene.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_forced_stop_does_not_wait_for_the_grace() {
+    let scene = Scene::open().await;
+    let run = scene.calling("s", "deaf", json!({})).await;
+    scene.house.printed(&run, "progress").await;
+    let stop = scene.house.engine.stop(&alice(), &of_run(&run), &ask(Push::Forced));
+    assert_eq!(stop.aborted.len(), 1);
+    let view = scene.house.ended(&run).await;
+    assert!(receipt(&view).settled_at.ms.unwrap() < 800.0, "{view:#?}");
+    assert!(matches!(call_row(&view).how.as_str(), "term" | "kill"), "{view:#?}");
+    scene.mark.gone(PATIENCE).await;
+    scene.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_works_on_in_secret_is_restarted_when_it_is_found_out() {
+    // With so short a grace nothing of its work is seen until it is over.
+    let scene = Scene::with(|server| server.grace_ms = Some(1)).await;
+    let run = scene.calling("s", "tick", json!({})).await;
+    scene.house.printed(&run, "progress").await;
+    assert_eq!(scene.house.stop(&run).aborted.len(), 1);
+    scene.house.ended(&run).await;
+    scene.servers(0).await;
+    scene.mark.gone(PATIENCE).await;
+    assert_eq!(scene.answer("s", "echo").await, "hello");
+    scene.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_while_a_server_starts_ends_the_server() {
+    let scene = Scene::with(|server| {
+        server.env.insert("MCP_MUTE".to_owned(), "1".to_owned());
+        server.env.insert("MCP_STUCK".to_owned(), "1".to_owned());
+    })
+    .await;
+    scene.house.model.script(Behaviour::text("never said"));
+    let run = scene.house.send(crate::harness::message("s", "hello")).await;
+    scene.got("initialize", 1).await;
+    assert_eq!(scene.house.stop(&run).aborted.len(), 1);
+    let view = scene.house.ended(&run).await;
+    assert_eq!(scene.mark.survivors().len(), 0, "it outlived the run that waited for it");
+    let rows = &receipt(&view).resources;
+    let start = rows.iter().find(|row| row.label == "test: start").unwrap_or_else(|| panic!("{rows:#?}"));
+    assert_eq!(start.how, "kill");
+    scene.servers(0).await;
+    scene.close().await;
+}

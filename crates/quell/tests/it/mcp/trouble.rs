@@ -1,0 +1,52 @@
+//! Servers that do not start, or end when they should not: a run goes on without them, and the model is told why.
+
+use quell_protocol::Verdict;
+use quell_testkit::Behaviour;
+use serde_json::json;
+
+use super::{Scene, call_row};
+use crate::harness::PATIENCE;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_dies_during_a_call_is_an_error_of_that_call() {
+    let scene = Scene::open().await;
+    let told = scene.answer("s", "die").await;
+    assert!(told.contains("was lost with the MCP server test") && told.contains("exit code 3"), "{told}");
+    assert_eq!(scene.answer("s", "echo").await, "hello");
+    scene.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_that_is_not_there_fails_no_run() {
+    let scene = Scene::with(|server| server.command = Some("no-such-program-anywhere".to_owned())).await;
+    let told = scene.answer("s", "echo").await;
+    assert!(told.contains("MCP server test is not available") && told.contains("no-such-program-anywhere"), "{told}");
+    scene.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_never_says_hello_is_given_up_and_ended() {
+    let scene = Scene::with(|server| {
+        server.env.insert("MCP_MUTE".to_owned(), "1".to_owned());
+        server.start_timeout_s = Some(1);
+    })
+    .await;
+    let told = scene.answer("s", "echo").await;
+    assert!(told.contains("not ready within 1 s"), "{told}");
+    scene.mark.gone(PATIENCE).await;
+    let starts = scene.got("initialize", 1).await.len();
+    scene.house.model.script(Behaviour::text("fine"));
+    assert_eq!(scene.house.ask("s", "hello").await.verdict, Some(Verdict::Completed));
+    assert_eq!(scene.got("initialize", 1).await.len(), starts, "each run pays for the broken server");
+    scene.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_ended_call_stands_in_the_receipt_as_finished() {
+    let scene = Scene::open().await;
+    scene.house.model.script(Behaviour::tool_call("c", "test__echo", &json!({"text": "x"})));
+    scene.house.model.script(Behaviour::text("fine"));
+    let view = scene.house.ask("s", "hello").await;
+    assert_eq!((call_row(&view).how.as_str(), call_row(&view).label.as_str()), ("finished", "test: echo"));
+    scene.close().await;
+}

@@ -1,0 +1,45 @@
+//! A small MCP server over standard input and output, as a shell script: it answers, reports progress, and misbehaves in the
+//! ways in which servers do. It reads one line after the other, so whatever keeps it busy makes it deaf.
+//!
+//! What it gets it writes to the file in `MCP_LOG`, each line with its time. `MCP_MUTE` lets it never answer `initialize`,
+//! `MCP_STUCK` lets it ignore the end of its input and SIGTERM, `MCP_MARK` names all of its processes.
+
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// The script, for `sh -c`.
+pub const SERVER: &str = include_str!("mcp/server.sh");
+
+/// One line that the server got.
+#[derive(Debug, Clone)]
+pub struct Received {
+    /// When it had read it.
+    pub at: SystemTime,
+    /// As it was sent.
+    pub message: serde_json::Value,
+}
+
+/// What a server wrote to its log so far.
+///
+/// # Panics
+/// When the log holds something else than the server writes.
+#[must_use]
+pub fn received(log: &Path) -> Vec<Received> {
+    let text = std::fs::read_to_string(log).unwrap_or_default();
+    // Its last line may still be on its way.
+    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+    whole.lines().map(line).collect()
+}
+
+/// The messages of one method.
+#[must_use]
+pub fn received_of(log: &Path, method: &str) -> Vec<Received> {
+    received(log).into_iter().filter(|line| line.message["method"] == method).collect()
+}
+
+fn line(line: &str) -> Received {
+    let Some((at, message)) = line.split_once(' ') else { panic!("no time in {line:?}") };
+    let at = at.parse().unwrap_or_else(|_| panic!("no number of nanoseconds in {line:?}"));
+    let message = serde_json::from_str(message).unwrap_or_else(|_| panic!("no message in {line:?}"));
+    Received { at: UNIX_EPOCH + Duration::from_nanos(at), message }
+}

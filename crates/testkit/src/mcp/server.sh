@@ -1,0 +1,64 @@
+# The server of quell_testkit::mcp. See there.
+say() { printf '%s\n' "$1"; }
+answer() { say '{"jsonrpc":"2.0","id":'"$1"',"result":'"$2"'}'; }
+text() { answer "$1" '{"content":[{"type":"text","text":"'"$2"'"}]}'; }
+progress() { say '{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":'"$1"',"progress":'"$2"',"total":3}}'; }
+ask() { say '{"jsonrpc":"2.0","id":"'"$1"'","method":"'"$2"'","params":'"$3"'}'; }
+tool() { printf '{"name":"%s","description":"Does %s.","inputSchema":{"type":"object","properties":{"text":{"type":"string"}}}}' "$1" "$1"; }
+tools() {
+    list=
+    for name in echo env pid steps refuse wait decline deaf tick fork die flood junk grow beg dot.ted $grown; do
+        list=$list,$(tool "$name")
+    done
+    printf '{"tools":[%s]}' "${list#,}"
+}
+field() {
+    case $line in
+    *"\"$1\":"*) rest=${line#*\"$1\":}; rest=${rest%%[,\}]*}; rest=${rest#\"}; printf '%s' "${rest%\"}" ;;
+    esac
+}
+linger() { while :; do sleep 60; done; }
+
+call() {
+    token=$(field progressToken)
+    case $(field name) in
+    echo) text "$id" "$(field text)" ;;
+    env) text "$id" "$(env | sort | tr '\n' ' ' | tr -d '\\"')" ;;
+    pid) text "$id" "$$" ;;
+    steps) for step in 1 2 3; do progress "$token" "$step"; done; text "$id" done ;;
+    refuse) answer "$id" '{"content":[{"type":"text","text":"no such thing"}],"isError":true}' ;;
+    wait | decline) waiting=$id; how=$(field name) ;;
+    deaf) progress "$token" 1; linger ;;
+    tick) (n=0; while :; do progress "$token" $n; n=$((n + 1)); sleep 0.05; done) & ;;
+    fork) (setsid sh -c 'while :; do sleep 60; done' &) ; progress "$token" 1; linger ;;
+    die) echo 'as the test wants' >&2; exit 3 ;;
+    flood) yes '{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"flood"}}' | head -n 20000; text "$id" drained ;;
+    junk) say 'this is no JSON'; say '{"jsonrpc":"2.0"}'; text 4242 'for nobody'; text "$id" survived ;;
+    grow) grown=grown; say '{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}'; text "$id" grown ;;
+    beg) begging=$id; replies=; ask s sampling/createMessage '{"messages":[],"maxTokens":1}'; ask r roots/list '{}'; ask e elicitation/create '{"message":"hm","requestedSchema":{"type":"object","properties":{}}}' ;;
+    dot.ted) text "$id" dotted ;;
+    *) say '{"jsonrpc":"2.0","id":'"$id"',"error":{"code":-32602,"message":"unknown tool"}}' ;;
+    esac
+}
+
+if [ -n "$MCP_STUCK" ]; then trap '' TERM; fi
+while IFS= read -r line; do
+    if [ -n "$MCP_LOG" ]; then printf '%s %s\n' "$(date +%s%N)" "$line" >>"$MCP_LOG"; fi
+    id=$(field id)
+    case $line in
+    *'"method":"initialize"'*)
+        [ -n "$MCP_MUTE" ] || answer "$id" '{"protocolVersion":"2025-06-18","capabilities":{"tools":{"listChanged":true}},"serverInfo":{"name":"test","version":"1"}}'
+        ;;
+    *'"method":"ping"'*) answer "$id" '{}' ;;
+    *'"method":"tools/list"'*) answer "$id" "$(tools)" ;;
+    *'"method":"tools/call"'*) call ;;
+    *'"method":"notifications/cancelled"'*)
+        if [ "$how" = decline ]; then say '{"jsonrpc":"2.0","id":'"$waiting"',"error":{"code":0,"message":"cancelled"}}'; fi
+        ;;
+    *'"error":'*)
+        replies="$replies $id$(field code)"
+        case $replies in *' '*' '*' '*) text "$begging" "$replies" ;; esac
+        ;;
+    esac
+done
+if [ -n "$MCP_STUCK" ]; then linger; fi
