@@ -18,6 +18,7 @@ mod harness;
 mod http;
 mod matrix;
 mod mcp;
+mod node;
 mod openclaw;
 mod processes;
 mod race;

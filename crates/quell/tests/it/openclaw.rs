@@ -1,40 +1,37 @@
 //! The unmodified npm client of the gateway protocol, `@openclaw/gateway-client`, against Quell's door: connect, stream,
 //! abort, gap, reconnect. A relay between them loses one event and cuts the connection once.
-//!
-//! It needs Node and npm. `QUELL_SKIP_NODE=1` leaves it out, and says so.
 
-use std::path::{Path, PathBuf};
-use std::process::Stdio;
 use std::time::Duration;
 
 use futures_util::{SinkExt, StreamExt};
 use quell_testkit::Behaviour;
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::process::Command;
 use tokio_tungstenite::tungstenite::Message;
 
 use crate::doors::House;
+use crate::node::{self, Packages};
 
 /// The client's folder as it stands in the source.
-const FILES: &[(&str, &str)] = &[
-    ("package.json", include_str!("openclaw/package.json")),
-    ("package-lock.json", include_str!("openclaw/package-lock.json")),
-    ("client.mjs", include_str!("openclaw/client.mjs")),
-];
+const CLIENT: Packages = Packages {
+    name: "openclaw-client",
+    files: &[
+        ("package.json", include_str!("openclaw/package.json")),
+        ("package-lock.json", include_str!("openclaw/package-lock.json")),
+        ("client.mjs", include_str!("openclaw/client.mjs")),
+    ],
+};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_unmodified_npm_client_connects_streams_aborts_and_comes_back() {
-    #[expect(clippy::disallowed_methods, reason = "the one switch of a test that needs another program")]
-    if std::env::var("QUELL_SKIP_NODE").is_ok() {
-        println!("skipped: QUELL_SKIP_NODE is set");
+    if node::is_skipped() {
         return;
     }
-    let folder = install().await;
+    let folder = node::install(&CLIENT).await;
     let house = House::open().await;
     house.model.script(Behaviour::silent_mid_stream("begun")).script(Behaviour::text("back again"));
     let relay = relay(&house).await;
-    let mut node = command("node");
+    let mut node = node::command("node");
     node.arg("client.mjs").current_dir(folder).env("QUELL_TEST_URL", relay).env("QUELL_TEST_TOKEN", &house.token);
     let output = tokio::time::timeout(Duration::from_secs(60), node.output()).await.expect("the client ends").unwrap();
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -71,35 +68,6 @@ fn check(lines: &[Value]) {
     let messages = answers("chat.history")[0]["messages"].as_array().unwrap();
     assert_eq!(messages[0]["role"], "user", "{messages:#?}");
     assert_eq!(lines.last().unwrap()["step"], "done");
-}
-
-/// Installs the locked packages once, and brings the script up to date.
-async fn install() -> PathBuf {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("openclaw-client");
-    std::fs::create_dir_all(&folder).unwrap();
-    let stamp = folder.join("installed");
-    let lock = FILES[1].1;
-    let current = std::fs::read_to_string(&stamp).is_ok_and(|installed| installed == lock);
-    for (name, text) in FILES {
-        std::fs::write(folder.join(name), text).unwrap();
-    }
-    if !current {
-        let mut npm = command("npm");
-        npm.args(["ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel", "error"]).current_dir(&folder);
-        let done = npm.output().await.unwrap_or_else(|error| panic!("{} ({error})", NEEDS_NODE));
-        assert!(done.status.success(), "npm ci failed: {}", String::from_utf8_lossy(&done.stderr));
-        std::fs::write(stamp, lock).unwrap();
-    }
-    folder
-}
-
-const NEEDS_NODE: &str = "this test needs node and npm; install them, or leave it out with QUELL_SKIP_NODE=1";
-
-fn command(program: &str) -> Command {
-    #[expect(clippy::disallowed_methods, reason = "the foreign client is a program of its own")]
-    let mut command = Command::new(program);
-    command.stdin(Stdio::null()).kill_on_drop(true);
-    command
 }
 
 /// Stands between the client and the door. On the first connection it loses one event and cuts off after the first end of a
