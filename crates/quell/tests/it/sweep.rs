@@ -4,6 +4,7 @@
 mod cases;
 mod proof;
 mod scene;
+mod servers;
 mod strike;
 
 use std::collections::BTreeSet;

@@ -17,8 +17,8 @@ use super::scene::Scene;
 use super::strike::{Mode, strike};
 use crate::harness::{PATIENCE, agent, alice, message_as, run_id};
 
-type Doing<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
-type Act = for<'a> fn(&'a Scene<'a>) -> Doing<'a>;
+pub(super) type Doing<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+pub(super) type Act = for<'a> fn(&'a Scene<'a>) -> Doing<'a>;
 
 /// When the stop is made.
 #[derive(Clone, Copy)]
@@ -60,7 +60,7 @@ pub(super) struct Case {
 }
 
 impl Case {
-    fn new(name: &str, prepare: Act, moment: Moment) -> Self {
+    pub(super) fn new(name: &str, prepare: Act, moment: Moment) -> Self {
         Self {
             name: name.to_owned(),
             agent: "main",
@@ -80,6 +80,7 @@ pub(super) fn all() -> Vec<Case> {
     let mut cases = waiting();
     cases.extend(at_the_model());
     cases.extend(in_tools());
+    cases.extend(super::servers::cases());
     cases.extend(at_the_end());
     cases.extend(points());
     cases
@@ -217,8 +218,8 @@ fn at_the_end() -> Vec<Case> {
     ]
 }
 
-/// A stop at every point, in a run that fails once, uses a shell, a file, a page and another agent in one batch, and then
-/// answers.
+/// A stop at every point, in a run that fails once, uses a shell, a file, a page, another agent and an MCP server in one
+/// batch, and then answers.
 fn points() -> Vec<Case> {
     let nth = |point: &Point| match point {
         // Once when it is entered and once when its thread is at work.
@@ -254,7 +255,7 @@ fn nothing<'a>(_: &'a Scene<'a>) -> Doing<'a> {
     Box::pin(ready(()))
 }
 
-fn model_says<'a>(scene: &'a Scene<'a>, answers: impl IntoIterator<Item = Behaviour>) -> Doing<'a> {
+pub(super) fn model_says<'a>(scene: &'a Scene<'a>, answers: impl IntoIterator<Item = Behaviour>) -> Doing<'a> {
     scene.site.script(scene.run.as_str(), answers);
     nothing(scene)
 }
@@ -265,7 +266,8 @@ fn everything<'a>(scene: &'a Scene<'a>) -> Doing<'a> {
         .tool_call("c1", "shell", &json!({"command": format!("echo one; : {}", scene.mark.as_str())}))
         .tool_call("c2", "read_file", &json!({"path": "short.txt"}))
         .tool_call("c3", "fetch_url", &json!({"url": scene.site.page}))
-        .tool_call("c4", "spawn_agent", &json!({"agent": "main", "prompt": "help me"}));
+        .tool_call("c4", "spawn_agent", &json!({"agent": "main", "prompt": "help me"}))
+        .tool_call("c5", "test__echo", &json!({"text": "hello"}));
     model_says(scene, [Behaviour::rate_limited("0"), batch.into()])
 }
 

@@ -18,6 +18,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::cases::{Case, Moment};
 use super::proof::{self, Proven};
+use super::servers;
 use super::strike::{Mode, Struck, strike, wait_and_leave};
 use crate::harness::{Claim, House, PATIENCE, Watcher, agent, alice, message_as, provider, run_id};
 
@@ -47,6 +48,13 @@ impl Site {
             let mut asking = config.agents.get(&agent("main")).unwrap().clone();
             asking.approvals.insert("*".to_owned(), ApprovalPolicy::Ask);
             config.agents.insert(agent("asking"), asking);
+            config.mcp.extend(servers::servers());
+            let mut starting = config.agents.get(&agent("main")).unwrap().clone();
+            starting.mcp = Some(vec!["mute".to_owned()]);
+            config.agents.insert(agent("starting"), starting);
+            for main in ["main", "hole", "asking"] {
+                config.agents.get_mut(&agent(main)).unwrap().mcp = Some(vec!["test".to_owned()]);
+            }
             config.providers.insert("hole".to_owned(), provider(&hole.base_url()));
         })
         .await;
@@ -77,6 +85,7 @@ impl Site {
             [
                 Behaviour::tool_call("w1", "shell", &serde_json::json!({"command": "true"})),
                 Behaviour::tool_call("w2", "read_file", &serde_json::json!({"path": "short.txt"})),
+                Behaviour::tool_call("w4", "test__echo", &serde_json::json!({"text": "hello"})),
                 Behaviour::tool_call("w3", "fetch_url", &serde_json::json!({"url": self.page})),
             ],
         );
