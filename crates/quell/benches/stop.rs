@@ -15,6 +15,8 @@ mod floor;
 mod gateway;
 #[path = "stop/many.rs"]
 mod many;
+#[path = "stop/mcp.rs"]
+mod mcp;
 #[path = "stop/processes.rs"]
 mod processes;
 #[path = "stop/report.rs"]
@@ -64,6 +66,9 @@ fn main() {
         }
         if wanted("processes") {
             processes::measure(&mut report, samples).await;
+        }
+        if wanted("mcp") {
+            mcp::measure(&mut report, samples.min(100)).await;
         }
         if wanted("many") {
             many::measure(&mut report, 50).await;

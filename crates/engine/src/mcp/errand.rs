@@ -136,21 +136,28 @@ impl Errand {
         let mut heard = line.listen();
         loop {
             heard.borrow_and_update();
-            for text in line.take_shown() {
-                // A caller that does not keep up misses progress.
-                let _ = self.news.try_send(News::Progress(text));
-            }
+            self.show(line);
             // All wait for conditions, and an answer stays in the handle until it is taken.
             tokio::select! {
                 biased;
                 () = self.left() => return Turn::Stopped,
                 answer = &mut handle.rx => match answer {
-                    Ok(answer) => return Turn::Answered(answer),
+                    Ok(answer) => {
+                        self.show(line);
+                        return Turn::Answered(answer);
+                    }
                     Err(_closed) => return Turn::Ended(self.lost().await),
                 },
                 cause = slot.ending() => return Turn::Ended(format!("it was restarted because {cause}")),
                 _ = heard.changed() => {}
             }
+        }
+    }
+
+    fn show(&self, line: &Line) {
+        for text in line.take_shown() {
+            // A caller that does not keep up misses progress.
+            let _ = self.news.try_send(News::Progress(text));
         }
     }
 

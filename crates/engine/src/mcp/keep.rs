@@ -9,12 +9,15 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::House;
 use super::process::Process;
 use super::slot::{Link, Order, Over, Slot, State};
-use super::start::{self, Service};
+use super::start::{self, Dialogue};
 use super::wire::Wire;
 use crate::scope::{Probe, Scope};
 
 /// How long a server may take to end by itself once its input is closed, and a URL's session to be closed.
 const HANG_UP: Duration = Duration::from_millis(500);
+
+/// How long a server may take to end that went away by itself: what it says at its end tells why.
+const LAST_WORDS: Duration = Duration::from_millis(100);
 
 /// Why the attending ended.
 enum Parting {
@@ -53,16 +56,17 @@ async fn live(house: &Arc<House>, slot: &Arc<Slot>, scope: &Scope) -> Over {
     let greeted = tokio::select! {
         biased;
         () = slot.unwanted() => Err(None),
-        () = gone(process.as_mut()) => Err(Some("it ended before it was ready".to_owned())),
+        () = gone(process.as_mut()) => Err(Some(start::UNREADY.to_owned())),
         greeted = timeout(server.start_timeout, start::greet(server, dial, &wire)) => match greeted {
             Ok(greeted) => greeted.map_err(Some),
             Err(_) => Err(Some(format!("it was not ready within {} s", server.start_timeout.as_secs()))),
         },
     };
-    let (service, tools) = match greeted {
+    let (dialogue, tools) = match greeted {
         Ok(greeted) => greeted,
         Err(problem) => {
-            let mut over = end(slot, process, Duration::ZERO).await;
+            let patience = if problem.is_some() { LAST_WORDS } else { Duration::ZERO };
+            let mut over = end(slot, process, patience).await;
             return match problem {
                 Some(problem) => failed(slot, &problem, over),
                 None => {
@@ -77,9 +81,9 @@ async fn live(house: &Arc<House>, slot: &Arc<Slot>, scope: &Scope) -> Over {
     let took_ms = began.elapsed().as_millis();
     let session = slot.birth.session.as_ref().map(ToString::to_string);
     tracing::info!(server = %server.name, session, run = %slot.birth.run, took_ms, tools = tools.len(), "MCP server started");
-    let link = Arc::new(Link::new(service.peer().clone(), wire, tools));
+    let link = Arc::new(Link::new(dialogue.peer().clone(), wire, tools));
     slot.set_state(State::Ready(Arc::clone(&link)));
-    let connection = Connection::new(service);
+    let connection = Connection::new(dialogue);
     let parting = attend(house, slot, &link, &connection, process.as_mut()).await;
     part(slot, parting, connection, process).await
 }
@@ -91,10 +95,10 @@ struct Connection {
 }
 
 impl Connection {
-    fn new(service: Service) -> Self {
-        let hang_up = Some(service.cancellation_token());
+    fn new(dialogue: Dialogue) -> Self {
+        let hang_up = Some(dialogue.cancellation_token());
         // However its task ended, the connection is closed.
-        Self { hang_up, quit: service.waiting().map(drop).boxed().shared() }
+        Self { hang_up, quit: dialogue.waiting().map(drop).boxed().shared() }
     }
 
     /// Closes it from this side: a process sees the end of its input, a URL the end of its session.
@@ -171,7 +175,8 @@ async fn part(slot: &Slot, parting: Parting, mut connection: Connection, process
     connection.hang_up();
     let patience = match parting {
         Parting::Unused => HANG_UP,
-        Parting::Told(_) | Parting::Gone => Duration::ZERO,
+        Parting::Gone => LAST_WORDS,
+        Parting::Told(_) => Duration::ZERO,
     };
     let mut over = end(slot, process, patience).await;
     // A process took the pipes with it. Whether the session of a URL could be closed or not, it is not used again.
@@ -197,11 +202,9 @@ async fn end(slot: &Slot, process: Option<Process>, patience: Duration) -> Over 
 
 /// A start that failed: the tools of the server are not available.
 fn failed(slot: &Slot, problem: &str, over: Over) -> Over {
-    let cause = match over.cause.as_str() {
-        "" => problem.to_owned(),
-        end if end.starts_with("ended by") => problem.to_owned(),
-        end => format!("{problem} ({end})"),
-    };
+    // Where the server ended by itself, its end is the reason.
+    let by_itself = problem == start::UNREADY && matches!(over.how, "exited" | "failed");
+    let cause = if by_itself { format!("{problem} ({})", over.cause) } else { problem.to_owned() };
     tracing::warn!(server = %slot.server.name, why = cause, "MCP server could not be started; its tools are unavailable");
     slot.server.failed(&cause);
     Over { cause, how: if over.how.is_empty() { "failed" } else { over.how }, ..over }

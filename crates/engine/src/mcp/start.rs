@@ -8,9 +8,9 @@ use rmcp::model::{
     ClientCapabilities, ClientConfig, ClientResult, ErrorCode, ErrorData, Implementation, PaginatedRequestParams,
     ServerNotification, ServerRequest, Tool,
 };
-use rmcp::service::{NotificationContext, Peer, RequestContext, RunningService};
+use rmcp::service::{ClientInitializeError, NotificationContext, Peer, RequestContext, RunningService};
 use rmcp::transport::async_rw::AsyncRwTransport;
-use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
+use rmcp::transport::streamable_http_client::{StreamableHttpClientTransportConfig, StreamableHttpError};
 use rmcp::transport::{StreamableHttpClientTransport, Transport};
 use rmcp::{RoleClient, ServiceError, ServiceExt};
 use secrecy::ExposeSecret;
@@ -24,6 +24,8 @@ use super::slot::Slot;
 use super::wire::{Tapped, Wire};
 use crate::scope::Scope;
 
+/// A server that went away too early.
+pub(super) const UNREADY: &str = "it ended before it was ready";
 /// The longest message that is taken from a server; a longer one is dropped.
 const MAX_MESSAGE: usize = 16 * 1024 * 1024;
 /// Tools that are taken from one server.
@@ -36,7 +38,7 @@ pub(super) enum Dial {
 }
 
 /// A connection after its handshake.
-pub(super) type Service = RunningService<RoleClient, Client>;
+pub(super) type Dialogue = RunningService<RoleClient, Client>;
 
 /// What is needed to speak to a server. A process goes on from here until it is told.
 pub(super) fn open(house: &House, slot: &Slot, scope: &Scope) -> Result<(Option<Process>, Dial), String> {
@@ -51,8 +53,8 @@ pub(super) fn open(house: &House, slot: &Slot, scope: &Scope) -> Result<(Option<
 }
 
 /// Shakes hands and asks for the tools.
-pub(super) async fn greet(server: &Server, dial: Dial, wire: &Arc<Wire>) -> Result<(Service, Vec<Tool>), String> {
-    let service = match dial {
+pub(super) async fn greet(server: &Server, dial: Dial, wire: &Arc<Wire>) -> Result<(Dialogue, Vec<Tool>), String> {
+    let dialogue = match dial {
         Dial::Pipes(stdout, stdin) => {
             let inner = AsyncRwTransport::new_client(stdout, stdin).with_max_line_length(MAX_MESSAGE);
             shake_hands(inner, wire).await?
@@ -66,16 +68,37 @@ pub(super) async fn greet(server: &Server, dial: Dial, wire: &Arc<Wire>) -> Resu
             shake_hands(StreamableHttpClientTransport::with_client(client, config), wire).await?
         }
     };
-    let tools = list(service.peer()).await.map_err(|error| format!("it does not list its tools: {error}"))?;
-    Ok((service, tools))
+    let tools = list(dialogue.peer()).await.map_err(|error| format!("it does not list its tools: {error}"))?;
+    Ok((dialogue, tools))
 }
 
-fn shake_hands<T>(inner: T, wire: &Arc<Wire>) -> BoxFuture<'static, Result<Service, String>>
+fn shake_hands<T>(inner: T, wire: &Arc<Wire>) -> BoxFuture<'static, Result<Dialogue, String>>
 where
     T: Transport<RoleClient> + 'static,
 {
     let tapped = Tapped { inner, wire: Arc::clone(wire) };
-    async move { Client.serve(tapped).await.map_err(|error| format!("the handshake failed: {error}")) }.boxed()
+    async move { Client.serve(tapped).await.map_err(problem) }.boxed()
+}
+
+type HttpError = StreamableHttpError<reqwest::Error>;
+
+/// A failed handshake, without the library's own names and without URLs, which may hold keys.
+fn problem(error: ClientInitializeError) -> String {
+    match error {
+        ClientInitializeError::ConnectionClosed(_) => UNREADY.to_owned(),
+        ClientInitializeError::TransportError { error, .. } => match error.error.downcast_ref::<HttpError>() {
+            Some(HttpError::Client(error)) => format!("it cannot be reached: {}", root_cause(error)),
+            Some(error) => format!("it cannot be spoken to: {error}"),
+            None => UNREADY.to_owned(),
+        },
+        ClientInitializeError::JsonRpcError(refusal) => format!("it refused the handshake: {}", refusal.message),
+        other => format!("the handshake failed: {other}"),
+    }
+}
+
+fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.last().map(ToString::to_string).unwrap_or_default()
 }
 
 /// All tools of a server, within a bound.

@@ -67,7 +67,6 @@ fn a_default_that_another_key_makes_impossible_is_blamed_on_its_section() {
 }
 
 #[rstest]
-#[case("mcp")]
 #[case("hooks")]
 #[case("routing")]
 #[case("channels")]
@@ -124,7 +123,7 @@ fn the_example_is_valid_with_its_comments_taken_off() {
         line.split_once(" = ").is_some_and(|(key, _)| key.chars().all(|c| c.is_ascii_lowercase() || c == '_'))
     };
     let bare = |line: &str| match line.strip_prefix("# ") {
-        Some(rest) if is_key(rest) => rest.to_owned(),
+        Some(rest) if is_key(rest) || rest.starts_with('[') => rest.to_owned(),
         _ => line.to_owned(),
     };
     let text: Vec<String> = EXAMPLE.lines().map(bare).collect();
@@ -133,6 +132,7 @@ fn the_example_is_valid_with_its_comments_taken_off() {
     assert_eq!(config.providers["openai"].api_key_env.as_deref(), Some("OPENAI_API_KEY"));
     assert_eq!(config.agents["thinker"].thinking_tokens, Some(4000));
     assert_eq!(config.providers["local"].headers.len(), 1);
+    assert_eq!(config.mcp.len(), 2);
 }
 
 #[test]
@@ -207,4 +207,28 @@ fn compare(
             None => unknown.push(at),
         }
     }
+}
+
+#[rstest]
+#[case("[mcp.x]\ncommand = \"server\"\nurl = \"http://127.0.0.1:1/mcp\"\n", "quell.toml:3:7:", "excludes `command`")]
+#[case("[mcp.x]\nshared = true\n", "quell.toml:1:1:", "needs `command`")]
+#[case("[mcp.x]\nurl = \"nowhere\"\n", "quell.toml:2:7:", "no URL")]
+#[case("[mcp.x]\ncommand = \"server\"\ngrace_ms = 2000\n", "quell.toml:3:12:", "less than [stop] grace_ms = 2000")]
+#[case("[mcp.x__y]\ncommand = \"server\"\n", "quell.toml:1:1:", "names of its tools begin with it")]
+#[case("[agents.main]\nmcp = [\"x\"]\n", "quell.toml:2:7:", "there is no [mcp.x]")]
+#[case("[agents.main]\ntools = [\"x__echo\"]\n", "quell.toml:2:9:", "there is no tool \"x__echo\"")]
+fn a_wrong_mcp_section_is_refused_at_its_place(#[case] text: &str, #[case] place: &str, #[case] says: &str) {
+    let error = error(text);
+    assert!(error.starts_with(place) && error.contains(says), "{error}");
+}
+
+#[test]
+fn a_right_mcp_section_is_taken_and_its_secrets_are_not_shown() {
+    let text = "[mcp.x]\ncommand = \"server\"\nargs = [\"-v\"]\nenv = { TOKEN = \"hush\" }\n\n\
+                [mcp.y]\nurl = \"https://example.org/mcp\"\nheaders = { X-Key = \"hush\" }\napi_key_env = \"KEY\"\n\n\
+                [agents.main]\ntools = [\"x__echo\"]\nmcp = [\"x\"]\n";
+    let config = parse(Path::new("quell.toml"), text).unwrap();
+    assert_eq!(config.mcp.keys().collect::<Vec<_>>(), ["x", "y"]);
+    let shown = toml::to_string(&config).unwrap();
+    assert!(shown.contains("TOKEN") && shown.contains("X-Key") && !shown.contains("hush"), "{shown}");
 }

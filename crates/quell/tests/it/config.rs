@@ -166,3 +166,27 @@ fn the_doctor_tries_isolation_for_an_agent_that_asks() {
     let row = found["findings"].as_array().unwrap().iter().find(|row| row["check"] == "isolation").unwrap();
     assert!(row["says"].as_str().unwrap().contains("asked for by main"), "{row:#}");
 }
+
+#[test]
+fn the_doctor_tries_each_mcp_server() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("server.sh");
+    fs::write(&script, quell_testkit::mcp::SERVER).unwrap();
+    let script = script.display();
+    let home = Home::new(&format!(
+        "[mcp.good]\ncommand = \"sh\"\nargs = [\"{script}\"]\n\n[mcp.bad]\ncommand = \"sh\"\nargs = [\"-c\", \"echo no key >&2; exit 3\"]\n\n\
+         [mcp.mute]\ncommand = \"sh\"\nargs = [\"{script}\"]\nenv = {{ MCP_MUTE = \"1\" }}\nstart_timeout_s = 1\n\n\
+         [mcp.away]\nurl = \"http://127.0.0.1:1/mcp\"\n"
+    ));
+    let shown = verb(&home, &["doctor"]);
+    assert_eq!(shown.code, 1, "{shown:?}");
+    for part in [
+        "good starts and lists 16 tools",
+        "bad: it ended before it was ready (exit code 3); it printed: no key",
+        "mute: it was not ready within 1 s",
+        "away: it cannot be reached: Connection refused",
+        "check url of [mcp.away]",
+    ] {
+        assert!(shown.out.contains(part), "{part:?} is not in {}", shown.out);
+    }
+}
