@@ -101,7 +101,7 @@ type Answer = Result<rmcp::model::ServerResult, ServiceError>;
 /// What ended the wait for an answer.
 enum Turn {
     Stopped,
-    Answered(Answer),
+    Answered(Box<Answer>),
     /// The server is being ended, for this cause.
     Ended(String),
 }
@@ -121,7 +121,7 @@ impl Errand {
         };
         let mut handle = match sent {
             Ok(handle) => handle,
-            Err(error) => return self.finish(Turn::Answered(Err(error)), None).await,
+            Err(error) => return self.finish(Turn::Answered(Box::new(Err(error))), None).await,
         };
         let id = handle.id.clone();
         let line = self.link.wire.line(&id);
@@ -144,7 +144,7 @@ impl Errand {
                 answer = &mut handle.rx => match answer {
                     Ok(answer) => {
                         self.show(line);
-                        return Turn::Answered(answer);
+                        return Turn::Answered(Box::new(answer));
                     }
                     Err(_closed) => return Turn::Ended(self.lost().await),
                 },
@@ -173,10 +173,12 @@ impl Errand {
     async fn finish(self, turn: Turn, id: Option<RequestId>) {
         let server = &self.claim.slot().server.name;
         let (result, how) = match turn {
-            Turn::Answered(Err(ServiceError::TransportClosed | ServiceError::TransportSend(_))) => {
-                (self.broken(&self.lost().await), "failed")
-            }
-            Turn::Answered(answer) => (result::of_answer(answer, server, self.limit), "finished"),
+            Turn::Answered(answer) => match *answer {
+                Err(ServiceError::TransportClosed | ServiceError::TransportSend(_)) => {
+                    (self.broken(&self.lost().await), "failed")
+                }
+                answer => (result::of_answer(answer, server, self.limit), "finished"),
+            },
             Turn::Ended(cause) => (self.broken(&cause), "failed"),
             Turn::Stopped => return,
         };

@@ -4,6 +4,7 @@ use quell_kernel::turn::CallResult;
 use quell_protocol::CallEnd;
 use rmcp::ServiceError;
 use rmcp::model::{CallToolResult, ContentBlock, ResourceContents, ServerResult};
+use serde_json::Value;
 
 /// The result of a call, in at most `limit` bytes.
 pub(super) fn of_answer(answer: Result<ServerResult, ServiceError>, server: &str, limit: usize) -> CallResult {
@@ -28,13 +29,10 @@ pub(super) fn error(text: String, limit: usize) -> CallResult {
 fn text(result: &CallToolResult) -> String {
     let mut parts: Vec<String> = result.content.iter().map(part).collect();
     if let Some(structured) = &result.structured_content {
-        let structured = structured.to_string();
         // Servers repeat structured content as text for clients that know no other.
-        let repeated = |part: &String| {
-            serde_json::from_str(part).is_ok_and(|value: serde_json::Value| value.to_string() == structured)
-        };
+        let repeated = |part: &String| serde_json::from_str(part).is_ok_and(|value: Value| value == *structured);
         if !parts.iter().any(repeated) {
-            parts.push(structured);
+            parts.push(structured.to_string());
         }
     }
     if parts.is_empty() { "(no output)".to_owned() } else { parts.join("\n") }
