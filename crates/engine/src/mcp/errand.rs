@@ -126,7 +126,11 @@ impl Errand {
         let id = handle.id.clone();
         let line = self.link.wire.line(&id);
         match self.await_answer(&mut handle, &line).await {
-            Turn::Stopped => settle::settle(self, handle, line).await,
+            Turn::Stopped => match handle.rx.try_recv() {
+                // It was there when the stop came: there is nothing to cancel.
+                Ok(answer) => self.finish(Turn::Answered(Box::new(answer)), Some(id)).await,
+                Err(_none) => settle::settle(self, handle, line).await,
+            },
             turn => self.finish(turn, Some(id)).await,
         }
     }

@@ -21,6 +21,13 @@ pub(super) fn of_answer(answer: Result<ServerResult, ServiceError>, server: &str
     }
 }
 
+/// A call that was stopped while it ran, and what became of it.
+pub(super) fn stopped(what: &str, limit: usize) -> CallResult {
+    let text =
+        format!("[Stopped while it ran: {what}. Side effects are possible; check before you rely on its result.]");
+    CallResult { end: CallEnd::Stopped, output: bounded(text, limit) }
+}
+
 /// An error for the model.
 pub(super) fn error(text: String, limit: usize) -> CallResult {
     CallResult { end: CallEnd::Error, output: bounded(text, limit) }

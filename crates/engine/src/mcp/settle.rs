@@ -11,7 +11,8 @@ use rmcp::service::RequestHandle;
 use rmcp::{RoleClient, ServiceError};
 use tokio::time::{Instant, sleep_until};
 
-use super::errand::{Errand, give_back};
+use super::errand::{Errand, News, give_back};
+use super::result;
 use super::slot::{Order, Over};
 use super::wire::{Answered, Line};
 
@@ -30,9 +31,10 @@ enum Calm {
     Working(&'static str),
 }
 
-/// Cancels a call and sees it to its end.
+/// Cancels a call, sees it to its end, and tells its caller what is known of it.
 pub(super) async fn settle(errand: Errand, handle: RequestHandle<RoleClient>, line: Arc<Line>) {
-    let id = handle.id.clone();
+    let (id, news) = (handle.id.clone(), errand.news.clone());
+    line.cancelled();
     let calm = calm_down(&errand, handle, &line).await;
     let wire = Arc::clone(&errand.link.wire);
     if matches!(calm, Calm::Quiet) {
@@ -40,12 +42,32 @@ pub(super) async fn settle(errand: Errand, handle: RequestHandle<RoleClient>, li
     } else {
         wire.forget(&id)
     }
-    match calm {
-        Calm::Answered(Answered::Result) => errand.held.release("finished"),
-        Calm::Answered(Answered::Error) | Calm::Quiet => errand.held.release("cancelled"),
-        Calm::Over(over) => give_back(errand.held, &over, over.how),
-        Calm::Working(why) => restart(errand, &id, why).await,
-    }
+    let (server, limit) = (errand.claim.slot().server.name.clone(), errand.limit);
+    let stopped = |what: &str| result::stopped(&format!("the MCP server {server} {what}"), limit);
+    let result = match calm {
+        Calm::Answered(Answered::Result(answer)) => {
+            errand.held.release("finished");
+            result::of_answer(Ok(*answer), &server, limit)
+        }
+        Calm::Answered(Answered::Error) => {
+            errand.held.release("cancelled");
+            stopped("has cancelled it")
+        }
+        Calm::Quiet => {
+            errand.held.release("cancelled");
+            stopped("was told to cancel it")
+        }
+        Calm::Over(over) => {
+            give_back(errand.held, &over, over.how);
+            stopped("ended with it")
+        }
+        Calm::Working(why) => {
+            restart(errand, &id, why).await;
+            stopped("went on with it and was ended")
+        }
+    };
+    // Nobody takes it after a forced stop.
+    let _ = news.send(News::Done(result)).await;
 }
 
 async fn calm_down(errand: &Errand, handle: RequestHandle<RoleClient>, line: &Line) -> Calm {
@@ -65,8 +87,8 @@ async fn calm_down(errand: &Errand, handle: RequestHandle<RoleClient>, line: &Li
     let mut deadline = began + slot.server.grace;
     loop {
         heard.borrow_and_update();
-        if let Some(how) = line.answered() {
-            return Calm::Answered(how);
+        if let Some(answer) = line.take_answer() {
+            return Calm::Answered(answer);
         }
         // A URL has no process that could go on, and its stream is closed with the cancel.
         if is_url && matches!(read, Some(Ok(()))) {

@@ -88,10 +88,12 @@ impl Visit {
     /// Calls a tool if its name begins with that of a server which the agent may use; else none.
     ///
     /// # Errors
-    /// [`Cancelled`] when the scope was cancelled first; the ledger holds the call until its server is done with it.
+    /// [`Cancelled`] when the scope was cancelled before the call went out, or was forced. Otherwise a stop is seen through, and
+    /// the result says what became of the call.
     ///
     /// # Cancel safety
-    /// Safe: the call goes on in a task of the scope until the cancel, which is then sent to the server.
+    /// Safe: a task of the scope sees the call through; with its caller gone it cancels the call, and the ledger holds it
+    /// until its server is done with it.
     pub async fn call(
         &self,
         tool: &str,
@@ -130,11 +132,18 @@ impl Visit {
         let held = scope.hold(ResourceKind::McpCall, format!("{}: {own_name}", server.name));
         let errand = Errand { scope: scope.clone(), claim, link, held, news, limit };
         scope.spawn(errand.run(own_name.clone(), given.as_object().cloned()));
+        scope.check(Point::McpCall)?;
         loop {
-            match scope.race(Point::McpCall, told.recv()).await? {
+            // A stop does not end the wait: the errand sees it through within its bounds, and knows what came of the call.
+            let news = tokio::select! {
+                biased;
+                () = scope.forced() => return Err(Cancelled),
+                news = told.recv() => news,
+            };
+            match news {
                 Some(News::Progress(text)) => spot.sink.output(ToolOutputStream::Stdout, &text),
                 Some(News::Done(result)) => return Ok(result),
-                // The errand ends without a result only when the scope is cancelled.
+                // The request was never sent, because the scope was cancelled first.
                 None => return Err(Cancelled),
             }
         }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rmcp::RoleClient;
 use rmcp::model::{
     ClientJsonRpcMessage, ClientRequest, GetMeta, JsonRpcMessage, ProgressNotificationParam, ProgressToken, RequestId,
-    ServerJsonRpcMessage, ServerNotification,
+    ServerJsonRpcMessage, ServerNotification, ServerResult,
 };
 use rmcp::service::TxJsonRpcMessage;
 use rmcp::transport::Transport;
@@ -44,13 +44,14 @@ struct Facts {
     answered: Option<Answered>,
     progressed: Option<Instant>,
     shown: VecDeque<String>,
+    cancelled: bool,
     abandoned: bool,
 }
 
-/// How a call was answered, after its cancel too.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// How a call was answered after its cancel, which the library drops.
+#[derive(Debug)]
 pub(super) enum Answered {
-    Result,
+    Result(Box<ServerResult>),
     Error,
 }
 
@@ -86,10 +87,12 @@ impl Wire {
     /// True for what the library need not see.
     fn takes(&self, message: &ServerJsonRpcMessage) -> bool {
         match message {
-            JsonRpcMessage::Response(response) => self.answered(&response.id, Answered::Result),
+            JsonRpcMessage::Response(response) => {
+                self.answered(&response.id, || Answered::Result(Box::new(response.result.clone())));
+            }
             JsonRpcMessage::Error(error) => {
                 if let Some(id) = &error.id {
-                    self.answered(id, Answered::Error);
+                    self.answered(id, || Answered::Error);
                 }
             }
             JsonRpcMessage::Notification(notification) => {
@@ -109,17 +112,19 @@ impl Wire {
         false
     }
 
-    fn answered(&self, id: &RequestId, how: Answered) {
+    /// Notes the answer of a cancelled call; any other reaches its caller by itself.
+    fn answered(&self, id: &RequestId, how: impl FnOnce() -> Answered) {
         let found = self.lines().get(id).cloned();
         let Some(line) = found else { return };
-        let abandoned = {
-            let mut facts = line.facts();
-            facts.answered = Some(how);
-            facts.abandoned
-        };
-        line.heard.send_modify(|count| *count += 1);
-        if abandoned {
-            self.forget(id);
+        let mut facts = line.facts();
+        if facts.abandoned {
+            drop(facts);
+            return self.forget(id);
+        }
+        if facts.cancelled {
+            facts.answered = Some(how());
+            drop(facts);
+            line.heard.send_modify(|count| *count += 1);
         }
     }
 
@@ -151,9 +156,14 @@ impl Line {
         self.heard.subscribe()
     }
 
-    /// How the call was answered, if it was.
-    pub(super) fn answered(&self) -> Option<Answered> {
-        self.facts().answered
+    /// The call is being cancelled: from now on its answer is noted here.
+    pub(super) fn cancelled(&self) {
+        self.facts().cancelled = true;
+    }
+
+    /// The answer of the cancelled call, if one came.
+    pub(super) fn take_answer(&self) -> Option<Answered> {
+        self.facts().answered.take()
     }
 
     /// When the call reported progress last.

@@ -7,7 +7,7 @@ ask() { say '{"jsonrpc":"2.0","id":"'"$1"'","method":"'"$2"'","params":'"$3"'}';
 tool() { printf '{"name":"%s","description":"Does %s.","inputSchema":{"type":"object","properties":{"text":{"type":"string"}}}}' "$1" "$1"; }
 tools() {
     list=
-    for name in echo env pid steps refuse wait decline deaf tick fork die flood junk grow beg dot.ted $grown; do
+    for name in echo env pid steps refuse wait decline finish deaf tick fork die flood junk grow beg dot.ted $grown; do
         list=$list,$(tool "$name")
     done
     printf '{"tools":[%s]}' "${list#,}"
@@ -27,7 +27,7 @@ call() {
     pid) text "$id" "$$" ;;
     steps) for step in 1 2 3; do progress "$token" "$step"; done; text "$id" done ;;
     refuse) answer "$id" '{"content":[{"type":"text","text":"no such thing"}],"isError":true}' ;;
-    wait | decline) waiting=$id; how=$(field name) ;;
+    wait | decline | finish) waiting=$id; how=$(field name) ;;
     deaf) progress "$token" 1; linger ;;
     tick) (n=0; while :; do progress "$token" $n; n=$((n + 1)); sleep 0.05; done) & ;;
     fork) (setsid sh -c 'while :; do sleep 60; done' &) ; progress "$token" 1; linger ;;
@@ -53,6 +53,7 @@ while IFS= read -r line; do
     *'"method":"tools/list"'*) answer "$id" "$(tools)" ;;
     *'"method":"tools/call"'*) call ;;
     *'"method":"notifications/cancelled"'*)
+        if [ "$how" = finish ]; then text "$waiting" 'finished all the same'; fi
         if [ "$how" = decline ]; then say '{"jsonrpc":"2.0","id":'"$waiting"',"error":{"code":0,"message":"cancelled"}}'; fi
         ;;
     *'"error":'*)

@@ -32,7 +32,9 @@ async fn an_obedient_server_is_told_and_kept(#[case] tool: &str) {
         assert!(settled < 900.0, "it answered its cancel, and the grace was waited for: {settled} ms");
     }
     assert_eq!(scene.answer("s", "pid").await, before, "the connection was not kept");
-    assert!(shown(&scene.house).contains("Stopped while it ran"), "{}", shown(&scene.house));
+    let says = if tool == "decline" { "test has cancelled it" } else { "test was told to cancel it" };
+    let shown = shown(&scene.house);
+    assert!(shown.contains(&format!("[Stopped while it ran: the MCP server {says}. Side effects")), "{shown}");
     assert_eq!(scene.got("notifications/cancelled", 1).await.len(), 1, "the cancel was sent again");
     scene.close().await;
 }
@@ -58,6 +60,25 @@ async fn a_server_that_goes_on_is_restarted_and_the_receipt_says_so(#[case] tool
     // Nothing of it is alive once its run has ended.
     assert_eq!(scene.mark.survivors().len(), 0, "{:#?}", scene.mark.survivors());
     assert_ne!(scene.answer("s", "pid").await, before);
+    assert!(shown(&scene.house).contains("[Stopped while it ran: the MCP server test went on with it and was ended."));
+    scene.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_is_answered_after_its_cancel_is_told_with_its_result() {
+    let scene = Scene::open().await;
+    let run = scene.calling("s", "finish", json!({})).await;
+    scene.got("tools/call", 1).await;
+    scene.house.stop(&run);
+    let view = scene.house.ended(&run).await;
+    assert_eq!(call_row(&view).how, "finished", "{view:#?}");
+    scene.answer("s", "echo").await;
+    let shown = shown(&scene.house);
+    assert!(
+        shown
+            .contains("came to its own end after the request was stopped. Its effects stand.]\\nfinished all the same"),
+        "{shown}"
+    );
     scene.close().await;
 }
 
