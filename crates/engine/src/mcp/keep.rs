@@ -120,6 +120,7 @@ async fn attend(
     let (mut users, mut orders) = (slot.watch_users(), slot.orders());
     let mut haunted = link.wire.haunted.subscribe();
     let mut refresh: Option<BoxFuture<'static, ()>> = None;
+    let mut used = Instant::now();
     loop {
         let unused = *users.borrow_and_update() == 0;
         let order = orders.borrow_and_update().clone();
@@ -132,20 +133,22 @@ async fn attend(
         if unused && *haunted.borrow_and_update() && house.retire(slot) {
             return Parting::Told("it went on with a call after its cancel".into());
         }
-        let idle_at = Instant::now() + slot.server.idle;
+        if !unused {
+            used = Instant::now();
+        }
         // Each arm waits for a condition; the refresh is kept while another arm is taken.
         tokio::select! {
             biased;
             _ = orders.changed() => {}
             () = connection.quit.clone() => return Parting::Gone,
             () = gone(process.as_deref_mut()) => return Parting::Gone,
-            _ = users.changed() => {}
+            _ = users.changed() => used = Instant::now(),
             _ = haunted.changed() => {}
             Some(()) = OptionFuture::from(refresh.as_mut()) => refresh = None,
             () = link.wire.tools_changed.notified(), if refresh.is_none() => {
                 refresh = Some(refreshed(Arc::clone(slot), Arc::clone(link)).boxed());
             }
-            () = sleep_until(idle_at), if unused => {
+            () = sleep_until(used + slot.server.idle), if unused => {
                 if house.retire(slot) {
                     return Parting::Unused;
                 }

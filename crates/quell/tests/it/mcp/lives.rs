@@ -1,12 +1,16 @@
 //! How long servers live: until nobody has used them for a while, until their session is gone, until the daemon ends.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use quell_kernel::Push;
+use quell_testkit::commands::Marker;
+use quell_testkit::daemon::Daemon;
+use quell_testkit::{Behaviour, ScriptedModel, mcp};
 use serde_json::json;
 
 use super::Scene;
-use crate::harness::{PATIENCE, ask, key, root};
+use crate::harness::{Claim, PATIENCE, ask, key, root};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_unused_server_is_closed_and_comes_back() {
@@ -71,4 +75,43 @@ async fn an_idle_server_sees_the_end_of_its_input_at_shutdown() {
     assert!(scene.house.engine.shut_down().await.is_empty());
     assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
     assert_eq!(scene.mark.survivors().len(), 0);
+}
+
+/// A section for a file, and the folder in which its server is.
+fn section(mark: &Marker) -> (String, tempfile::TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("server.sh");
+    std::fs::write(&script, mcp::SERVER).unwrap();
+    let section = format!(
+        "\n[mcp.test]\ncommand = \"sh\"\nargs = [\"{}\"]\nenv = {{ MCP_MARK = \"{}\", MCP_STUCK = \"1\" }}\n",
+        script.display(),
+        mark.as_str()
+    );
+    (section, folder)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_server_outlives_a_daemon_that_is_killed() {
+    let _claim = Claim::shared().await;
+    let (mark, model) = (Marker::new(), ScriptedModel::start().await);
+    let (section, _folder) = section(&mark);
+    let provider = format!("[providers.scripted]\nkind = \"openai\"\nbase_url = \"{}\"\n", model.base_url());
+    let daemon = Daemon::start(
+        Path::new(env!("CARGO_BIN_EXE_quell")),
+        &format!("{provider}\n[agents.main]\nmodel = \"scripted/model\"\n{section}"),
+    )
+    .await;
+    model.script(Behaviour::tool_call("c1", "test__fork", &json!({})));
+    let started = daemon.http().post("/api/sessions/s/runs", &json!({"text": "do it"})).await.expect_status(202);
+    let run = started["runId"].as_str().unwrap();
+    daemon.http().events(run, 0).await.until("tool.output").await;
+    mark.at_least(2).await;
+    daemon.kill9().await;
+    mark.gone(PATIENCE).await;
+    // The library tells whole messages at info; the daemon's log does not.
+    let log = daemon.output();
+    assert!(
+        log.contains("MCP server started") && !log.contains("jsonrpc") && !log.contains("protocol_version"),
+        "{log}"
+    );
 }
