@@ -7,7 +7,8 @@
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The script, for `sh -c`.
+/// The script, for `sh -c`. Its tool `fork` starts a child in a session of its own, with the argument `text` as its name, and
+/// then hears nothing more.
 pub const SERVER: &str = include_str!("mcp/server.sh");
 
 /// One line that the server got.

@@ -30,7 +30,7 @@ call() {
     wait | decline | finish) waiting=$id; how=$(field name) ;;
     deaf) progress "$token" 1; linger ;;
     tick) (n=0; while :; do progress "$token" $n; n=$((n + 1)); sleep 0.05; done) & ;;
-    fork) (setsid sh -c 'while :; do sleep 60; done' &) ; progress "$token" 1; linger ;;
+    fork) (setsid sh -c 'while :; do sleep 60; done' "$(field text)" &) ; progress "$token" 1; linger ;;
     die) echo 'as the test wants' >&2; exit 3 ;;
     flood) yes '{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"flood"}}' | head -n 20000; text "$id" drained ;;
     junk) say 'this is no JSON'; say '{"jsonrpc":"2.0"}'; text 4242 'for nobody'; text "$id" survived ;;

@@ -4,9 +4,9 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
-use quell_testkit::ScriptedModel;
 use quell_testkit::commands::{self, Marker};
 use quell_testkit::model::{Behaviour, BlackHole, ModelRequest, Stream};
+use quell_testkit::{ScriptedModel, mcp};
 use serde_json::{Value, json};
 
 use super::Site;
@@ -107,6 +107,15 @@ pub(super) const SCENES: &[Scene] = &[
         },
     },
     Scene {
+        name: "MCP call",
+        started: true,
+        prepare: |site, up| {
+            let child = json!({"text": mark(up).as_str()});
+            says(site, up, [call("test__fork", &child)])
+        },
+        reached: |_, up| Box::pin(processes(up, 1)),
+    },
+    Scene {
         name: "sub-agent",
         started: true,
         prepare: |site, up| {
@@ -141,12 +150,17 @@ pub(super) const SCENES: &[Scene] = &[
 pub(super) fn config(model: &ScriptedModel, hole: &BlackHole) -> String {
     let provider = |name: &str, url: String| format!("[providers.{name}]\nkind = \"openai\"\nbase_url = \"{url}\"\n");
     let mut text = provider("scripted", model.base_url()) + &provider("hole", hole.base_url());
+    let script = json!(mcp::SERVER);
+    text.push_str(&format!("[mcp.test]\ncommand = \"sh\"\nargs = [\"-c\", {script}]\ngrace_ms = 200\n"));
     for agent in ["main", "scout"] {
-        text.push_str(&format!("[agents.{agent}]\nmodel = \"scripted/m\"\n"));
+        text.push_str(&format!("[agents.{agent}]\nmodel = \"scripted/m\"\nmcp = []\n"));
     }
     for scene in SCENES {
         let model = if scene.name == "connecting" { "hole/m" } else { "scripted/m" };
         text.push_str(&format!("[agents.{}]\nmodel = \"{model}\"\n", scene.agent()));
+        if scene.name != "MCP call" {
+            text.push_str("mcp = []\n");
+        }
         match scene.name {
             "pending approval" => text.push_str("approvals.shell = \"ask\"\n"),
             "compaction" => text.push_str("window_tokens = 400\n"),
