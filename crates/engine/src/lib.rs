@@ -9,6 +9,7 @@ pub mod approvals;
 pub mod cell;
 pub mod clock;
 pub mod dispatch;
+pub mod journal;
 pub mod llm;
 pub mod mcp;
 pub mod proc;

@@ -9,6 +9,7 @@ mod error;
 mod history;
 mod hold;
 mod inspect;
+mod journal;
 mod lock;
 mod reader;
 mod rows;
@@ -36,7 +37,7 @@ pub use rows::{AcceptedRow, Past, RunFilter, RunRow, SessionFilter, StoredSessio
 use lock::DirectoryLock;
 use reader::Read;
 use threads::Threads;
-use writer::Write;
+use writer::{Sync, Write};
 
 /// Operations that may wait for a thread before callers have to wait for room. More than there are runs in flight, so
 /// that handing over a write does not wait in practice.
@@ -49,7 +50,8 @@ const READERS: usize = 2;
 ///
 /// # Cancel safety
 /// Every operation is handed to a thread as soon as its future is polled and the queue has room. From then on it is done
-/// whether or not anybody waits for its answer; before, it is not done at all. An answered write is durable.
+/// whether or not anybody waits for its answer; before, it is not done at all. An answered write is durable, but for the journal,
+/// which a crash of the machine may take back.
 #[derive(Clone)]
 pub struct Store(Arc<Inner>);
 
@@ -69,6 +71,7 @@ impl Store {
         let lock = DirectoryLock::take(data_dir)?;
         let path = data_dir.join(file);
         let connection = schema::open_writer(&path)?;
+        let boot = schema::boot(&connection, &path)?;
         let (to_readers, reads) = mpsc::channel(QUEUE);
         let reads: reader::Queue = Arc::new(Mutex::new(reads));
         let mut readers = Vec::with_capacity(READERS);
@@ -78,7 +81,7 @@ impl Store {
         }
         let (to_writer, writes) = mpsc::channel(QUEUE);
         let write = move || {
-            writer::run(connection, writes);
+            writer::run(writer::Pencil::new(connection, boot), writes);
             drop(lock);
         };
         let readers = Threads::start("quell-store-r", to_readers, readers)?;
@@ -102,7 +105,24 @@ impl Store {
         T: Send + 'static,
         F: FnMut(&Connection) -> rusqlite::Result<T> + Send + 'static,
     {
-        let (write, answer) = writer::asked(work);
+        self.hand_over(Sync::Full, work).await
+    }
+
+    /// As [`Store::write`], without a sync of the disk of its own.
+    async fn write_relaxed<T, F>(&self, work: F) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: FnMut(&Connection) -> rusqlite::Result<T> + Send + 'static,
+    {
+        self.hand_over(Sync::Normal, work).await
+    }
+
+    async fn hand_over<T, F>(&self, sync: Sync, work: F) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: FnMut(&Connection) -> rusqlite::Result<T> + Send + 'static,
+    {
+        let (write, answer) = writer::asked(sync, work);
         self.0.writer.send(write).await?;
         answer.await.map_err(|_| StoreError::Closed)?
     }

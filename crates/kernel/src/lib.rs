@@ -3,6 +3,7 @@
 
 pub mod approval;
 pub mod expiry;
+pub mod journal;
 pub mod queue;
 pub mod registry;
 pub mod retry;

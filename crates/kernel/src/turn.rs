@@ -24,6 +24,7 @@ use serde_json::Value;
 pub use compaction::{Compaction, turns_to_summarise};
 pub use draft::TurnDraft;
 pub(crate) use ids::derived_call_id;
+pub(crate) use output::Clipped;
 pub(crate) use seal::INTERRUPTED_MARK;
 pub use stored::{InvalidTurn, TURN_VERSION};
 

@@ -35,6 +35,11 @@ pub enum StoreError {
     /// The file is a database of another program.
     #[error("{} is a database of another program; give quell a file of its own", .0.display())]
     Foreign(PathBuf),
+    /// Another daemon has opened the database since, although this one had the lock.
+    #[error(
+        "another quell has taken over the data directory; stop one of the two, and do not remove quell.lock by hand"
+    )]
+    Fenced,
     /// The store is closed.
     #[error("the database is closed")]
     Closed,

@@ -1,10 +1,10 @@
 //! What was said in a session: sealed turns in the order of their recording, and the boundaries that resets left.
 
 use quell_protocol::{RunId, SessionKey};
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, OptionalExtension, params};
 
 use super::cursor::{Listing, ask_for};
-use super::{Past, Store, StoreError};
+use super::{Past, Store, StoreError, journal};
 
 impl Store {
     /// Records the sealed turn of a run, and the run's view unless the run is over, in one transaction. A turn that is
@@ -78,13 +78,15 @@ impl Store {
     }
 }
 
-struct Sealed<'a> {
-    session: &'a SessionKey,
-    run: &'a RunId,
-    turn: &'a str,
+/// A sealed turn and whose it is.
+pub(super) struct Sealed<'a> {
+    pub(super) session: &'a SessionKey,
+    pub(super) run: &'a RunId,
+    pub(super) turn: &'a str,
 }
 
-fn append(db: &Connection, sealed: &Sealed<'_>, view: &str) -> rusqlite::Result<bool> {
+/// Appends a turn unless it is there. True when the run is known.
+pub(super) fn append(db: &Connection, sealed: &Sealed<'_>, view: &str) -> rusqlite::Result<bool> {
     let (session, run) = (sealed.session.as_str(), sealed.run.as_str());
     let inserted = db
         .prepare_cached(
@@ -99,7 +101,13 @@ fn append(db: &Connection, sealed: &Sealed<'_>, view: &str) -> rusqlite::Result<
     // A turn that is recorded late must not hide the receipt of a run that is over.
     db.prepare_cached("UPDATE runs SET view = ?2 WHERE id = ?1 AND state IN ('accepted', 'started')")?
         .execute([run, view])?;
+    journal::forget(db, sealed.run)?;
     Ok(true)
+}
+
+/// The recorded turn of a run.
+pub(super) fn turn_of(db: &Connection, run: &RunId) -> rusqlite::Result<Option<String>> {
+    db.prepare_cached("SELECT turn FROM history WHERE run = ?1")?.query_row([run.as_str()], |row| row.get(0)).optional()
 }
 
 fn newest(db: &Connection, session: &SessionKey, before: i64, limit: usize) -> rusqlite::Result<Vec<(i64, Past)>> {

@@ -5,7 +5,7 @@ use rusqlite::types::Type;
 use rusqlite::{Connection, OptionalExtension, Row, ToSql, params};
 
 use super::cursor::{Listing, ask_for};
-use super::{AcceptedRow, RunFilter, RunRow, Store, StoreError, StoredState};
+use super::{AcceptedRow, RunFilter, RunRow, Store, StoreError, StoredState, journal};
 
 /// The columns that [`run_row`] reads, a macro so that `concat!` takes it.
 macro_rules! select {
@@ -53,6 +53,7 @@ impl Store {
         let run = id.clone();
         let known = self.write(move |db| {
             let sql = "UPDATE runs SET state = 'ended', view = ?2 WHERE id = ?1 AND state <> 'steered'";
+            journal::forget(db, &id)?;
             changed_or_known(db, sql, &[&id.as_str(), &view], &id)
         });
         if known.await? { Ok(()) } else { Err(StoreError::NoSuchRun(run)) }

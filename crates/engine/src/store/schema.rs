@@ -14,7 +14,8 @@ use super::error::StoreError;
 const APPLICATION_ID: i32 = 0x5175_656c;
 
 /// The statements that make schema 1 of nothing, schema 2 of schema 1, and so on.
-const MIGRATIONS: &[&str] = &[include_str!("migrations/0001_runs_turns_tokens.sql")];
+const MIGRATIONS: &[&str] =
+    &[include_str!("migrations/0001_runs_turns_tokens.sql"), include_str!("migrations/0002_journal_boot.sql")];
 
 /// How long a statement waits for a lock of another program, such as a backup, before it fails.
 const BUSY: Duration = Duration::from_secs(1);
@@ -45,6 +46,12 @@ pub(super) fn open_writer(path: &Path) -> Result<Connection, StoreError> {
         Ok(connection)
     };
     prepare().map_err(|error| error.of_file(path))
+}
+
+/// Begins a boot: from now on writers of earlier ones are refused. Answers its number.
+pub(super) fn boot(connection: &Connection, path: &Path) -> Result<i64, StoreError> {
+    let begun = connection.query_row("UPDATE boot SET number = number + 1 RETURNING number", [], |row| row.get(0));
+    begun.map_err(|error| StoreError::from(error).of_file(path))
 }
 
 /// Opens a connection that can only read.

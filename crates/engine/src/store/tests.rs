@@ -1,6 +1,7 @@
 //! Tests of the store against real files.
 
 mod history;
+mod journal;
 mod lists;
 mod opening;
 mod trouble;

@@ -1,7 +1,7 @@
 //! The one thread that writes. It takes everything that is queued, does it in one transaction, commits, and only then
 //! answers: many callers share one sync of the disk, and nobody waits for a timer.
 
-use rusqlite::{Connection, TransactionBehavior};
+use rusqlite::{Connection, Transaction, TransactionBehavior};
 use tokio::sync::{mpsc, oneshot};
 
 use super::error::StoreError;
@@ -13,26 +13,38 @@ const BATCH: usize = 256;
 /// One write with the caller that waits for it. It may be applied several times, each time to a database where it has not
 /// been applied yet.
 pub(super) trait Write: Send {
+    /// What the transaction has to wait for.
+    fn sync(&self) -> Sync;
     /// Does it, inside a transaction.
     fn apply(&mut self, transaction: &Connection) -> rusqlite::Result<()>;
     /// Tells the caller, after the commit or its failure.
     fn answer(self: Box<Self>, outcome: Result<(), StoreError>);
 }
 
+/// What a commit waits for: the values of `PRAGMA synchronous`, where the log is written ahead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Sync {
+    /// That the system has it: the death of the process loses nothing.
+    Normal,
+    /// That the disk has it.
+    Full,
+}
+
 struct Asked<T, F> {
+    sync: Sync,
     work: F,
     output: Option<T>,
     caller: oneshot::Sender<Result<T, StoreError>>,
 }
 
 /// A write and the place where its answer arrives.
-pub(super) fn asked<T, F>(work: F) -> (Box<dyn Write>, oneshot::Receiver<Result<T, StoreError>>)
+pub(super) fn asked<T, F>(sync: Sync, work: F) -> (Box<dyn Write>, oneshot::Receiver<Result<T, StoreError>>)
 where
     T: Send + 'static,
     F: FnMut(&Connection) -> rusqlite::Result<T> + Send + 'static,
 {
     let (caller, answer) = oneshot::channel();
-    (Box::new(Asked { work, output: None, caller }), answer)
+    (Box::new(Asked { sync, work, output: None, caller }), answer)
 }
 
 impl<T, F> Write for Asked<T, F>
@@ -40,6 +52,10 @@ where
     T: Send,
     F: FnMut(&Connection) -> rusqlite::Result<T> + Send,
 {
+    fn sync(&self) -> Sync {
+        self.sync
+    }
+
     fn apply(&mut self, transaction: &Connection) -> rusqlite::Result<()> {
         self.output = Some((self.work)(transaction)?);
         Ok(())
@@ -52,8 +68,36 @@ where
     }
 }
 
+/// The connection that writes.
+pub(super) struct Pencil {
+    connection: Connection,
+    /// The boot that it belongs to.
+    boot: i64,
+    sync: Sync,
+}
+
+impl Pencil {
+    /// A connection that syncs, of this boot.
+    pub(super) fn new(connection: Connection, boot: i64) -> Self {
+        Self { connection, boot, sync: Sync::Full }
+    }
+
+    fn begin(&mut self, sync: Sync) -> Result<Transaction<'_>, StoreError> {
+        if self.sync != sync {
+            self.connection.execute_batch(match sync {
+                Sync::Normal => "PRAGMA synchronous = NORMAL",
+                Sync::Full => "PRAGMA synchronous = FULL",
+            })?;
+            self.sync = sync;
+        }
+        let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let boot: i64 = transaction.prepare_cached("SELECT number FROM boot")?.query_row([], |row| row.get(0))?;
+        if boot == self.boot { Ok(transaction) } else { Err(StoreError::Fenced) }
+    }
+}
+
 /// The body of the thread: returns when the queue is closed and empty.
-pub(super) fn run(mut connection: Connection, mut queue: mpsc::Receiver<Message<Box<dyn Write>>>) {
+pub(super) fn run(mut pencil: Pencil, mut queue: mpsc::Receiver<Message<Box<dyn Write>>>) {
     let mut taken = Vec::with_capacity(BATCH);
     while queue.blocking_recv_many(&mut taken, BATCH) > 0 {
         let mut batch = Vec::with_capacity(taken.len());
@@ -63,10 +107,10 @@ pub(super) fn run(mut connection: Connection, mut queue: mpsc::Receiver<Message<
                 Message::Close => queue.close(),
             }
         }
-        settle(&mut connection, batch);
+        settle(&mut pencil, batch);
     }
     // Leaves one file instead of three. What cannot be moved now stays in the log and is moved at the next start.
-    if let Err(error) = connection.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)") {
+    if let Err(error) = pencil.connection.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)") {
         tracing::debug!(%error, "the database's log was not emptied at the close");
     }
 }
@@ -78,25 +122,22 @@ enum Failure {
     NotCommitted(StoreError),
 }
 
-fn settle(connection: &mut Connection, mut batch: Vec<Box<dyn Write>>) {
-    match transact(connection, &mut batch) {
+fn settle(pencil: &mut Pencil, mut batch: Vec<Box<dyn Write>>) {
+    match transact(pencil, &mut batch) {
         Ok(()) => answer(batch, &Ok(())),
         // One bad write must not fail its neighbours, so each gets a transaction of its own.
         Err(Failure::NotCommitted(_)) if batch.len() > 1 => {
             for write in batch {
-                settle(connection, vec![write]);
+                settle(pencil, vec![write]);
             }
         }
         Err(Failure::NotBegun(error) | Failure::NotCommitted(error)) => answer(batch, &Err(error)),
     }
 }
 
-fn transact(connection: &mut Connection, batch: &mut [Box<dyn Write>]) -> Result<(), Failure> {
-    if batch.is_empty() {
-        return Ok(());
-    }
-    let begun = connection.transaction_with_behavior(TransactionBehavior::Immediate);
-    let transaction = begun.map_err(|error| Failure::NotBegun(error.into()))?;
+fn transact(pencil: &mut Pencil, batch: &mut [Box<dyn Write>]) -> Result<(), Failure> {
+    let Some(sync) = batch.iter().map(|write| write.sync()).max() else { return Ok(()) };
+    let transaction = pencil.begin(sync).map_err(Failure::NotBegun)?;
     // Dropping the transaction on an error rolls it back.
     let failed = |error: rusqlite::Error| Failure::NotCommitted(error.into());
     for write in batch {

@@ -5,7 +5,7 @@ const END: usize = 8 * 1024;
 
 /// Head and tail of a text that comes in pieces. What is kept does not depend on how it was cut into pieces.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct Clipped {
+pub(crate) struct Clipped {
     head: String,
     /// The head takes nothing more: something that did not fit went to the tail.
     full: bool,
@@ -16,7 +16,7 @@ pub(super) struct Clipped {
 }
 
 impl Clipped {
-    pub(super) fn push(&mut self, text: &str) {
+    pub(crate) fn push(&mut self, text: &str) {
         let mut rest = text;
         if !self.full {
             let fits = text.floor_char_boundary(END - self.head.len());
@@ -39,7 +39,7 @@ impl Clipped {
     }
 
     /// The whole text, or both ends with a line that says how much is missing.
-    pub(super) fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         let start = last(&self.tail, END);
         let tail = &self.tail[start..];
         match self.dropped + start {

@@ -5,6 +5,8 @@ use proptest::prelude::*;
 use quell_protocol::{By, CallEnd, CallId, Principal, RunId, StopReason, Surface, Usage, Verdict};
 use serde_json::{Value, json};
 
+use crate::journal::Line;
+
 use super::{AssistantMessage, CallResult, PartialPolicy, Sealing, Thinking, ToolCall, Turn, TurnDraft};
 
 /// Stands in every piece that streams and nowhere else, so that a leak of cut text is seen.
@@ -48,6 +50,19 @@ impl Story {
         draft
     }
 
+    /// The draft after what happened until `cut`, and the lines that its journal has by then.
+    pub(crate) fn journaled(&self, run: &str, cut: prop::sample::Index) -> (TurnDraft, Vec<Line>) {
+        // A run that goes on never forgets what has streamed.
+        let steps: Vec<&Step> = self.steps.iter().filter(|step| !matches!(step, Step::DropPartial)).collect();
+        let mut draft = TurnDraft::new(run_id(run), self.user.clone());
+        let mut lines = Vec::new();
+        for step in steps.iter().take(cut.index(steps.len() + 1)) {
+            lines.extend(line(&draft, step));
+            apply(&mut draft, step);
+        }
+        (draft, lines)
+    }
+
     /// Everything that people said, in order.
     pub(crate) fn said(&self) -> Vec<&str> {
         let steered = self.steps.iter().filter_map(|step| match step {
@@ -77,11 +92,27 @@ pub(crate) fn aborted(reason: StopReason) -> Verdict {
     Verdict::Aborted { reason, by: None }
 }
 
+fn nth(draft: &TurnDraft, nth: usize) -> Option<CallId> {
+    let ids: Vec<CallId> = draft.calls().map(|(id, _, _)| id.clone()).collect();
+    ids.get(nth % ids.len().max(1)).cloned()
+}
+
+/// What a step writes into the journal.
+fn line(draft: &TurnDraft, step: &Step) -> Option<Line> {
+    Some(match step.clone() {
+        Step::User(text) => Line::User { text },
+        Step::StreamText(text) => Line::Text { text },
+        Step::StreamThinking(text) => Line::Thinking { text },
+        Step::DropPartial => return None,
+        Step::Message(message) => Line::Message { message },
+        Step::Begin(at) => Line::Began { call: nth(draft, at)? },
+        Step::Print(at, text) => Line::Printed { call: nth(draft, at)?, text },
+        Step::Finish(at, result) => Line::Finished { call: nth(draft, at)?, result },
+        Step::Unknown(result) => Line::Finished { call: CallId::parse("nobody asked").unwrap(), result },
+    })
+}
+
 fn apply(draft: &mut TurnDraft, step: &Step) {
-    let nth = |draft: &TurnDraft, nth: usize| -> Option<CallId> {
-        let ids: Vec<CallId> = draft.calls().map(|(id, _, _)| id.clone()).collect();
-        ids.get(nth % ids.len().max(1)).cloned()
-    };
     match step {
         Step::User(text) => draft.add_user(text.clone()),
         Step::StreamText(text) => draft.push_text(text),

@@ -1,0 +1,262 @@
+//! The journal of a run at work: what its draft goes through, as lines that another daemon can fold after a crash.
+//!
+//! One algebra for stop, failure and crash: the lines rebuild the draft, and the draft is sealed like any other.
+
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use quell_protocol::{CallId, RunId, Usage, Verdict};
+use serde::{Deserialize, Serialize};
+
+use crate::turn::{AssistantMessage, CallResult, Clipped, Compaction, TurnDraft};
+
+/// How long text may wait to be written together with what follows it (decisions.md, "Journal, crash, hold").
+pub const TEXT_WAITS: Duration = Duration::from_millis(250);
+/// Bytes of the model's text that do not wait any longer (decisions.md, the same place).
+pub const TEXT_BYTES: usize = 4 * 1024;
+/// How long a fact may wait. Most runs that are stopped or done have their whole turn written before that, and then need no
+/// line.
+const FACT_WAITS: Duration = Duration::from_millis(20);
+/// How many event numbers are reserved at a time: far more than a run can tell before a line is written.
+const NUMBERS: u64 = 65_536;
+
+/// One thing that happened to a run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Line {
+    /// A steered message joined the turn.
+    User {
+        /// The message.
+        text: String,
+    },
+    /// Visible text streamed in.
+    Text {
+        /// The text.
+        text: String,
+    },
+    /// Reasoning streamed in.
+    Thinking {
+        /// The reasoning.
+        text: String,
+    },
+    /// The model's message is complete.
+    Message {
+        /// The message, with the ids of calls as they came.
+        message: AssistantMessage,
+    },
+    /// A call is about to start: from here on side effects are possible.
+    Began {
+        /// Its id.
+        call: CallId,
+    },
+    /// A running call printed something.
+    Printed {
+        /// The id of the call.
+        call: CallId,
+        /// What it printed; of a flood head and tail.
+        text: String,
+    },
+    /// A call is over.
+    Finished {
+        /// Its id.
+        call: CallId,
+        /// Its result.
+        result: CallResult,
+    },
+    /// A summary stands in for old turns from now on.
+    Compacted {
+        /// The summary.
+        compaction: Compaction,
+    },
+    /// A step began.
+    Step {
+        /// Its number, from 1.
+        step: u32,
+    },
+    /// Tokens of the run so far, an estimate of the call that is out included.
+    Spent {
+        /// The tokens.
+        usage: Usage,
+    },
+    /// Events up to this number may have been told.
+    Numbers {
+        /// The number.
+        until: u64,
+    },
+    /// The verdict stands.
+    Ending {
+        /// The verdict.
+        verdict: Verdict,
+        /// RFC 3339: when the stop was asked for, if one was.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        requested_at: Option<String>,
+    },
+}
+
+impl Line {
+    /// How long it may wait to be written.
+    #[must_use]
+    pub fn patience(&self) -> Duration {
+        match self {
+            Self::Began { .. } => Duration::ZERO,
+            Self::Text { .. }
+            | Self::Thinking { .. }
+            | Self::Printed { .. }
+            | Self::Step { .. }
+            | Self::Spent { .. } => TEXT_WAITS,
+            Self::User { .. }
+            | Self::Message { .. }
+            | Self::Finished { .. }
+            | Self::Compacted { .. }
+            | Self::Numbers { .. }
+            | Self::Ending { .. } => FACT_WAITS,
+        }
+    }
+}
+
+impl TurnDraft {
+    /// Does to the draft what the line says. Lines that say nothing about the draft change nothing.
+    pub fn apply(&mut self, line: &Line) {
+        match line {
+            Line::User { text } => self.add_user(text.clone()),
+            Line::Text { text } => self.push_text(text),
+            Line::Thinking { text } => self.push_thinking(text),
+            Line::Message { message } => drop(self.finish_message(message.clone())),
+            Line::Began { call } => self.begin_call(call),
+            Line::Printed { call, text } => self.append_output(call, text),
+            Line::Finished { call, result } => self.finish_call(call, result.clone()),
+            Line::Compacted { compaction } => self.compact(compaction.clone()),
+            Line::Step { .. } | Line::Spent { .. } | Line::Numbers { .. } | Line::Ending { .. } => {}
+        }
+    }
+}
+
+/// Lines that wait to be written. What can be said in one line is: pieces of one text, and numbers that only grow.
+#[derive(Debug, Clone, Default)]
+pub struct Waiting {
+    lines: Vec<Line>,
+    /// What the last line says has been printed, while it is still growing.
+    printing: Option<(CallId, Clipped)>,
+    text: usize,
+}
+
+impl Waiting {
+    /// Adds a line.
+    pub fn push(&mut self, line: Line) {
+        if let (Line::Printed { call, text }, Some((printing, printed))) = (&line, &mut self.printing)
+            && call == printing
+        {
+            return printed.push(text);
+        }
+        self.settle();
+        match (line, self.lines.last_mut()) {
+            (Line::Printed { call, text }, _) => {
+                let mut printed = Clipped::default();
+                printed.push(&text);
+                self.printing = Some((call, printed));
+            }
+            (Line::Text { text }, Some(Line::Text { text: before }))
+            | (Line::Thinking { text }, Some(Line::Thinking { text: before })) => {
+                self.text += text.len();
+                before.push_str(&text);
+            }
+            (Line::Spent { usage }, Some(Line::Spent { usage: before })) => *before = usage,
+            (line, _) => {
+                if let Line::Text { text } | Line::Thinking { text } = &line {
+                    self.text += text.len();
+                }
+                self.lines.push(line);
+            }
+        }
+    }
+
+    /// True when nothing waits.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.lines.is_empty() && self.printing.is_none()
+    }
+
+    /// True when so much text waits that it is not to wait any longer.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.text >= TEXT_BYTES
+    }
+
+    /// Takes everything.
+    pub fn take(&mut self) -> Vec<Line> {
+        self.settle();
+        self.text = 0;
+        std::mem::take(&mut self.lines)
+    }
+
+    fn settle(&mut self) {
+        if let Some((call, printed)) = self.printing.take() {
+            self.lines.push(Line::Printed { call, text: printed.text() });
+        }
+    }
+}
+
+/// Which event numbers a run may use without a further line in its journal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Numbers(u64);
+
+impl Default for Numbers {
+    /// The first block belongs to every run.
+    fn default() -> Self {
+        Self(NUMBERS)
+    }
+}
+
+impl Numbers {
+    /// An event has this number. Answers the line to write when the block runs out.
+    pub fn used(&mut self, seq: u64) -> Option<Line> {
+        if seq + NUMBERS / 2 < self.0 {
+            return None;
+        }
+        self.0 += NUMBERS;
+        Some(Line::Numbers { until: self.0 })
+    }
+
+    /// No event has been told with a higher number.
+    #[must_use]
+    pub fn until(self) -> u64 {
+        self.0
+    }
+}
+
+/// What the lines of a run say of it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Folded {
+    /// The turn as far as it had come.
+    pub draft: TurnDraft,
+    /// Steps that had begun.
+    pub steps: u32,
+    /// Tokens so far.
+    pub usage: Usage,
+    /// The numbers that events may have had.
+    pub numbers: Numbers,
+    /// The verdict and when the stop was asked for, if the run was ending.
+    pub ending: Option<(Verdict, Option<String>)>,
+}
+
+impl Folded {
+    /// Folds the lines of a run that began with this message, in the order in which they were written.
+    #[must_use]
+    pub fn of(run: RunId, user: String, lines: impl IntoIterator<Item = Line>) -> Self {
+        let draft = TurnDraft::new(run, user);
+        let mut folded = Self { draft, steps: 0, usage: Usage::default(), numbers: Numbers::default(), ending: None };
+        for line in lines {
+            folded.draft.apply(&line);
+            match line {
+                Line::Step { step } => folded.steps = step,
+                Line::Spent { usage } => folded.usage = usage,
+                Line::Numbers { until } => folded.numbers = Numbers(until),
+                Line::Ending { verdict, requested_at } => folded.ending = Some((verdict, requested_at)),
+                _ => {}
+            }
+        }
+        folded
+    }
+}
