@@ -24,6 +24,7 @@ use tokio::time::Instant;
 
 use crate::approvals::Approvals;
 use crate::cell::Pen;
+use crate::journal::Unwritten;
 use crate::llm::{Finish, Model, ModelAnswer, ModelError, ModelRequest, ModelSink, RawCall, ToolSpec};
 use crate::mcp::{CallSpot, Mcp, Visit, Visitor, server_of};
 use crate::proc::{OutputSink, Wardens};
@@ -158,7 +159,9 @@ impl Job<'_> {
                 Answered::Failed { code, message } => return Ok(Outcome::Failed { code, message }),
             };
             for call in calls {
-                self.carry_out(&call).await?;
+                if let Some(outcome) = self.carry_out(&call).await? {
+                    return Ok(outcome);
+                }
             }
         }
         Err(Cancelled)
@@ -250,12 +253,19 @@ impl Job<'_> {
         Ok(if calls.is_empty() && !paused { Answered::Done } else { Answered::Calls(calls) })
     }
 
-    async fn carry_out(&self, call: &ToolCall) -> Result<(), Cancelled> {
+    /// One call, with its result in the draft. Answers the run's outcome when it cannot go on.
+    async fn carry_out(&self, call: &ToolCall) -> Result<Option<Outcome>, Cancelled> {
         self.scope.check(Point::BeforeTool)?;
         let instead = match invalid_arguments(call) {
             Some(result) => Some(result),
             None => self.denial(call).await?,
         };
+        if let Err(unwritten) = self.scope.race(Point::Journal, self.pen.announce_call(&call.id)).await? {
+            return Ok(Some(Outcome::Failed {
+                code: "store".to_owned(),
+                message: not_written(&call.tool, &unwritten),
+            }));
+        }
         self.pen.begin_call(call)?;
         let begun = Instant::now();
         let result = match instead {
@@ -264,7 +274,8 @@ impl Job<'_> {
         };
         let result = if self.scope.is_cancelled() { result.after_the_stop() } else { result };
         self.pen.finish_call(&call.id, result, begun.elapsed())?;
-        self.scope.check(Point::AfterTool)
+        self.scope.check(Point::AfterTool)?;
+        Ok(None)
     }
 
     async fn call_tool(&self, call: &ToolCall) -> Result<CallResult, Cancelled> {
@@ -316,6 +327,12 @@ fn too_long(problem: &str) -> Answered {
         "the conversation is too long for the model, and summarising it failed: {problem}; send the message again, or reset the session"
     );
     Answered::Failed { code: "context_overflow".to_owned(), message }
+}
+
+fn not_written(tool: &str, why: &Unwritten) -> String {
+    format!(
+        "{tool} was not started, because what a run does is written down first, and {why}; mend that and send the message again"
+    )
 }
 
 /// The key under which arguments that are no JSON object stand in a call, so that the history stays valid.

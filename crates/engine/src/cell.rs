@@ -7,19 +7,21 @@ mod feed;
 mod hub;
 mod pen;
 mod receipt;
+mod view;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use quell_kernel::journal::{Line, Numbers};
 use quell_kernel::registry::{NewRun, Phase};
 use quell_kernel::turn::{CallResult, PartialPolicy, Sealing, Turn, TurnDraft};
 use quell_kernel::{Debts, Moment};
-use quell_protocol::api::{ComputeStatus, RunResult, RunView};
-use quell_protocol::{CallId, EventKind, Receipt, ResourceKind, RunEvent, RunId, Usage, Verdict};
+use quell_protocol::{CallId, EventKind, Receipt, RunEvent, RunId, Usage, Verdict};
 use tokio::sync::watch;
 
 use crate::clock::Clock;
+use crate::journal::Page;
 use crate::scope::Scope;
 use feed::Feed;
 pub use feed::Follower;
@@ -63,6 +65,8 @@ pub struct Birth {
     pub policy: PartialPolicy,
     /// When its time is used up.
     pub deadline: Moment,
+    /// Its page of the journal.
+    pub page: Page,
 }
 
 /// One run's cell.
@@ -78,6 +82,7 @@ pub struct Cell {
     clock: Clock,
     hub: Hub,
     policy: PartialPolicy,
+    page: Page,
     facts: Mutex<Facts>,
     progress: watch::Sender<Progress>,
     acceptance: watch::Sender<Acceptance>,
@@ -86,6 +91,7 @@ pub struct Cell {
 
 struct Facts {
     feed: Feed,
+    numbers: Numbers,
     draft: Option<TurnDraft>,
     sealed: Option<Arc<Turn>>,
     times: Times,
@@ -115,10 +121,11 @@ impl Cell {
     /// A cell for a run that was just let in.
     #[must_use]
     pub fn new(birth: Birth, scope: Scope, clock: Clock, hub: Hub) -> Self {
-        let Birth { run, fingerprint, policy, deadline } = birth;
+        let Birth { run, fingerprint, policy, deadline, page } = birth;
         let times = Times { accepted: clock.now(), started: None, requested: None, delivered: None, settled: None };
         let facts = Facts {
             feed: Feed::default(),
+            numbers: Numbers::default(),
             draft: Some(TurnDraft::new(run.id.clone(), run.text.clone())),
             sealed: None,
             times,
@@ -140,6 +147,7 @@ impl Cell {
             clock,
             hub,
             policy,
+            page,
             facts: Mutex::new(facts),
             progress: watch::Sender::new(Progress::Accepted),
             acceptance: watch::Sender::new(Acceptance::Pending),
@@ -285,12 +293,14 @@ impl Cell {
         self.facts().phase = phase;
     }
 
-    /// Announces the verdict: no delta and no tool start follows.
+    /// Announces the verdict: no delta and no tool start follows. It is on its way into the journal when this returns.
     pub fn announce_ending(&self, verdict: &Verdict) {
         let mut facts = self.facts();
         if facts.feed.last_seq() == 0 {
             self.emit(&mut facts, EventKind::Queued { agent: self.run.agent.clone() });
         }
+        let requested_at = facts.times.requested.map(|requested| self.clock.rfc3339(requested));
+        self.page.write(Line::Ending { verdict: verdict.clone(), requested_at });
         facts.verdict = Some(verdict.clone());
         facts.state = "ending";
         self.emit(&mut facts, EventKind::Ending { verdict: verdict.clone() });
@@ -308,6 +318,7 @@ impl Cell {
         let sealed_at = self.clock.rfc3339(self.clock.now());
         let turn = Arc::new(draft.seal(Sealing { verdict: &verdict, policy: self.policy, sealed_at, usage }));
         facts.sealed = Some(Arc::clone(&turn));
+        self.page.close();
         self.end_calls(&mut facts, &turn);
         drop(facts);
         self.seq.send_modify(|_| {});
@@ -343,42 +354,6 @@ impl Cell {
         let mut facts = self.facts();
         if let Some(verdict) = facts.verdict.clone() {
             facts.receipt = Some(self.make_receipt(&facts, &verdict, debts));
-        }
-    }
-
-    /// The run as the doors show it.
-    #[must_use]
-    pub fn view(&self) -> RunView {
-        let facts = self.facts();
-        let rfc = |moment| self.clock.rfc3339(moment);
-        let phase = (facts.state == "running").then_some(match facts.phase {
-            Phase::Waiting => ComputeStatus::WaitingLlm,
-            Phase::Processing => ComputeStatus::Processing,
-        });
-        let alive = |row: &crate::scope::Row| row.kind == ResourceKind::Process && row.released.is_none();
-        let processes = self.scope.ledger().rows().iter().filter(|row| alive(row)).count();
-        RunView {
-            run_id: self.run.id.clone(),
-            session_key: self.run.session.clone(),
-            agent: self.run.agent.clone(),
-            state: facts.state.to_owned(),
-            phase,
-            principal: self.run.principal.clone(),
-            surface: self.run.surface,
-            parent: self.run.parent.clone(),
-            text: self.run.text.clone(),
-            accepted_at: rfc(facts.times.accepted),
-            started_at: facts.times.started.map(rfc),
-            expires_at: Some(rfc(self.run.expires_at)),
-            ended_at: facts.times.settled.map(rfc),
-            steps: facts.steps,
-            usage: facts.usage_so_far(),
-            seq: facts.feed.last_seq(),
-            processes: u32::try_from(processes).unwrap_or(u32::MAX),
-            verdict: facts.verdict.clone(),
-            receipt: facts.receipt.clone(),
-            output: facts.output(),
-            result: facts.receipt.as_ref().map(|receipt| RunResult::of(&receipt.verdict, facts.steps)),
         }
     }
 
@@ -439,6 +414,9 @@ impl Cell {
             at: self.clock.rfc3339(self.clock.now()),
             kind,
         };
+        if let Some(line) = facts.numbers.used(event.seq) {
+            self.page.write(line);
+        }
         let event = Arc::new(event);
         facts.feed.push(Arc::clone(&event));
         self.seq.send_replace(event.seq);
@@ -459,15 +437,6 @@ impl Cell {
 }
 
 impl Facts {
-    fn output(&self) -> Option<String> {
-        let text = match (&self.sealed, &self.draft) {
-            (Some(turn), _) => turn.final_text().or(turn.partial().map(|partial| partial.text.as_str())),
-            (None, Some(draft)) => Some(draft.partial_text()).filter(|text| !text.is_empty()).or(draft.last_text()),
-            (None, None) => None,
-        };
-        text.filter(|text| !text.is_empty()).map(str::to_owned)
-    }
-
     fn usage_so_far(&self) -> Usage {
         add(self.usage, self.step_usage)
     }

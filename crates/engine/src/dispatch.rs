@@ -1,6 +1,7 @@
 //! The face of the engine: start, submit, stop, look, shut down. Every door calls these and nothing below.
 
 mod config;
+mod journal;
 mod look;
 mod recover;
 mod submit;
@@ -22,6 +23,7 @@ pub use crate::approvals::AnswerError;
 use crate::approvals::Approvals;
 pub use crate::cell::{Follower, Hub, Notice, Overrun, Subscription};
 use crate::clock::Clock;
+use crate::journal::Journal;
 use crate::llm::Models;
 use crate::mcp::{Mcp, McpSettings};
 use crate::proc::Wardens;
@@ -32,6 +34,7 @@ use crate::store::{Store, StoreError};
 use crate::tools::Toolbox;
 use crate::tools::background::{Background, BackgroundProcess};
 pub use config::{EngineConfig, StartError};
+use journal::keep_journal;
 pub use look::{Follow, HistoryPage};
 pub use submit::{StopText, Submission, SubmitError, Submitted, stop_answer};
 
@@ -81,14 +84,16 @@ impl Engine {
         let workshop = Arc::new(build_workshop(&config, &models, (clock, background))?);
         let registry = Registry::new(config.stop, config.limits.bounds());
         let runs = Runs::new(registry, Arc::clone(&workshop), store.clone(), clock, hub.clone());
+        let journal = Journal::default();
         let cradle = Cradle {
             expiry: config.expiry,
             run_timeout: Duration::from_secs(config.limits.run_timeout_s),
             probe: config.probe.clone(),
+            journal: journal.clone(),
         };
         let sessions = Sessions::new(runs.clone(), cradle, config.limits.in_flight_runs);
         let access = Access::open(&config.token_file, store.clone(), clock).await?;
-        recover::seal_what_was_open(&store, clock).await?;
+        recover::seal_what_was_open(&store, clock, &config.agents).await?;
         if store.hold().await?.held {
             runs.set_gate(Gate::Held);
         }
@@ -96,6 +101,7 @@ impl Engine {
         let engine =
             Self(Arc::new(Inner { clock, hub, store, access, models, workshop, runs, sessions, config, closing }));
         engine.0.runs.spawn(maintain(engine.clone()));
+        engine.0.runs.spawn(keep_journal(engine.clone(), journal));
         Ok(engine)
     }
 

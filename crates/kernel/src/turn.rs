@@ -292,6 +292,13 @@ impl Turn {
         last.filter(|(_, calls)| calls.is_empty()).map(|(text, _)| text.as_str())
     }
 
+    /// What people are shown for the run as a whole: its answer, else what had streamed of a message that was cut.
+    #[must_use]
+    pub fn shown_text(&self) -> Option<&str> {
+        let partial = || self.partial.as_ref().map(|partial| partial.text.as_str());
+        self.final_text().or_else(partial).filter(|text| !text.is_empty())
+    }
+
     /// The result of one of its calls.
     #[must_use]
     pub fn result_of(&self, call: &CallId) -> Option<&CallResult> {

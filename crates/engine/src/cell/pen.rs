@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use quell_kernel::journal::Line;
 use quell_kernel::registry::NewRun;
 use quell_kernel::turn::{AssistantMessage, CallResult, Compaction, ToolCall, TurnDraft};
 use quell_protocol::approval::{ApprovalRow, ApprovalState};
@@ -10,6 +11,7 @@ use quell_protocol::{CallId, EventKind, ToolOutputStream, Usage};
 
 use super::{Cell, Facts};
 use crate::clock::Clock;
+use crate::journal::Unwritten;
 use crate::scope::Cancelled;
 
 /// The draft is closed: nothing more can be written.
@@ -47,6 +49,7 @@ impl Pen {
     pub fn step(&self, step: u32) -> Result<(), Sealed> {
         self.write(|cell, facts| {
             facts.steps = step;
+            cell.page.write(Line::Step { step });
             cell.emit(facts, EventKind::StepStarted { step });
         })
     }
@@ -56,7 +59,7 @@ impl Pen {
     /// # Errors
     /// [`Sealed`] once the draft is closed.
     pub fn add_user(&self, text: String) -> Result<(), Sealed> {
-        self.change(|draft| draft.add_user(text))
+        self.change(Line::User { text })
     }
 
     /// Visible text streams in. Dropped once the stream is over.
@@ -64,9 +67,7 @@ impl Pen {
         // A late delta is not an error: the stream ended while it was on its way.
         let _ = self.write(|cell, facts| {
             facts.step_usage.output_tokens += estimate(text);
-            if let Some(draft) = &mut facts.draft {
-                draft.push_text(text);
-            }
+            cell.put(facts, Line::Text { text: text.to_owned() });
             cell.emit(facts, EventKind::TextDelta { text: text.to_owned() });
         });
     }
@@ -75,9 +76,7 @@ impl Pen {
     pub fn thinking(&self, text: &str) {
         let _ = self.write(|cell, facts| {
             facts.step_usage.output_tokens += estimate(text);
-            if let Some(draft) = &mut facts.draft {
-                draft.push_thinking(text);
-            }
+            cell.put(facts, Line::Thinking { text: text.to_owned() });
             cell.emit(facts, EventKind::ThinkingDelta { text: text.to_owned() });
         });
     }
@@ -87,6 +86,7 @@ impl Pen {
         let mut facts = self.0.facts();
         facts.settle_step_usage();
         facts.step_usage = Usage { input_tokens, output_tokens: 0, estimated: true };
+        self.0.page.write(Line::Spent { usage: facts.usage_so_far() });
     }
 
     /// A model call was counted, by the provider or by an estimate of what came.
@@ -94,6 +94,7 @@ impl Pen {
         let mut facts = self.0.facts();
         facts.step_usage = usage;
         facts.settle_step_usage();
+        self.0.page.write(Line::Spent { usage: facts.usage });
     }
 
     /// Tokens of the run so far.
@@ -110,7 +111,9 @@ impl Pen {
     pub fn finish_message(&self, message: AssistantMessage) -> Result<Vec<ToolCall>, Sealed> {
         let mut facts = self.0.facts();
         facts.settle_step_usage();
-        facts.draft.as_mut().map(|draft| draft.finish_message(message)).ok_or(Sealed)
+        let draft = facts.draft.as_mut().ok_or(Sealed)?;
+        self.0.page.write(Line::Message { message: message.clone() });
+        Ok(draft.finish_message(message))
     }
 
     /// A summary stands in for old turns from now on.
@@ -120,11 +123,22 @@ impl Pen {
     pub fn compacted(&self, compaction: Compaction, turns: usize) -> Result<(), Sealed> {
         self.write(|cell, facts| {
             let summary = compaction.summary.clone();
-            if let Some(draft) = &mut facts.draft {
-                draft.compact(compaction);
-            }
+            cell.put(facts, Line::Compacted { compaction });
             cell.emit(facts, EventKind::Compacted { turns: u32::try_from(turns).unwrap_or(u32::MAX), summary });
         })
+    }
+
+    /// Writes down that a call is about to start, and waits until it is written: whatever the call does, a later daemon knows
+    /// that it may have. Once the stream is over nothing is written, and [`Pen::begin_call`] says so.
+    ///
+    /// # Errors
+    /// [`Unwritten`] when the journal cannot be written: the call must not start then.
+    ///
+    /// # Cancel safety
+    /// Safe: a call that was written down and does not start is taken for one that may have.
+    pub async fn announce_call(&self, call: &CallId) -> Result<(), Unwritten> {
+        self.0.page.write(Line::Began { call: call.clone() });
+        self.0.page.written().await
     }
 
     /// A call starts: side effects are possible from here on.
@@ -145,8 +159,8 @@ impl Pen {
     /// A running call prints. Still allowed while the run is ending.
     pub fn output(&self, call: &CallId, stream: ToolOutputStream, text: &str) {
         let mut facts = self.0.facts();
-        if let Some(draft) = &mut facts.draft {
-            draft.append_output(call, text);
+        if facts.draft.is_some() {
+            self.0.put(&mut facts, Line::Printed { call: call.clone(), text: text.to_owned() });
             self.0.emit(&mut facts, EventKind::ToolOutput { call_id: call.clone(), stream, text: text.to_owned() });
         }
     }
@@ -157,9 +171,11 @@ impl Pen {
     /// [`Sealed`] once the draft is closed: the turn says already that the call was cut off.
     pub fn finish_call(&self, call: &CallId, result: CallResult, took: Duration) -> Result<(), Sealed> {
         let mut facts = self.0.facts();
-        let draft = facts.draft.as_mut().ok_or(Sealed)?;
+        if facts.draft.is_none() {
+            return Err(Sealed);
+        }
         let (end, output) = (result.end, result.output.clone());
-        draft.finish_call(call, result);
+        self.0.put(&mut facts, Line::Finished { call: call.clone(), result });
         facts.calls.remove(call);
         let ms = took.as_secs_f64() * 1000.0;
         self.0.emit(&mut facts, EventKind::ToolEnded { call_id: call.clone(), end, output, ms });
@@ -203,8 +219,13 @@ impl Pen {
         self.0.clock
     }
 
-    fn change(&self, change: impl FnOnce(&mut TurnDraft)) -> Result<(), Sealed> {
-        self.0.facts().draft.as_mut().map(change).ok_or(Sealed)
+    fn change(&self, line: Line) -> Result<(), Sealed> {
+        let mut facts = self.0.facts();
+        if facts.draft.is_none() {
+            return Err(Sealed);
+        }
+        self.0.put(&mut facts, line);
+        Ok(())
     }
 
     /// Writes what may only come while the stream is open.
@@ -215,6 +236,16 @@ impl Pen {
         }
         write(&self.0, &mut facts);
         Ok(())
+    }
+}
+
+impl Cell {
+    /// Does to the draft what the line says, and writes the line into the journal: one source for both.
+    fn put(&self, facts: &mut Facts, line: Line) {
+        if let Some(draft) = &mut facts.draft {
+            draft.apply(&line);
+        }
+        self.page.write(line);
     }
 }
 

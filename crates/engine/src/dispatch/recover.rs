@@ -1,58 +1,108 @@
-//! Recovery at start: it seals what a crash left open. It never starts or resumes a run.
+//! Recovery at start: it folds the journals of the runs that a crash left open, and seals them. It never starts or resumes a
+//! run, those that waited included.
 
-use quell_kernel::turn::{PartialPolicy, Sealing, TurnDraft};
+use std::collections::BTreeMap;
+
+use futures_util::{TryStreamExt, stream};
+use quell_kernel::journal::{Folded, Line};
+use quell_kernel::turn::{PartialPolicy, Sealing, Turn};
 use quell_protocol::api::{RunResult, RunView};
-use quell_protocol::{Instant, Receipt, Rung, StopReason, TurnRecord, Verdict};
+use quell_protocol::{AgentId, Instant, Receipt, Rung, StopReason, TurnRecord, Verdict};
 
+use crate::agent::AgentConfig;
 use crate::clock::Clock;
 use crate::store::{RunRow, Store, StoreError, StoredState};
 
-/// Seals every run that the last daemon left accepted or started, as aborted because the daemon stopped.
+/// Runs that are sealed at a time: enough for the writer to put many into one transaction.
+const AT_A_TIME: usize = 256;
+
+/// Seals every run that the last daemon left accepted or started, as its journal says it ended, else as aborted because the
+/// daemon stopped.
 ///
 /// # Errors
 /// The store's error; nothing is half-sealed then, and the next start tries again.
 ///
 /// # Cancel safety
-/// Safe: every run is sealed in one transaction of its own.
-pub(super) async fn seal_what_was_open(store: &Store, clock: Clock) -> Result<(), StoreError> {
-    for row in store.open_runs().await? {
-        tracing::info!(run = %row.id, session = %row.session, "run of a daemon that died is sealed");
-        seal(store, clock, row).await?;
+/// Safe: every run is sealed in one transaction.
+pub(super) async fn seal_what_was_open(
+    store: &Store,
+    clock: Clock,
+    agents: &BTreeMap<AgentId, AgentConfig>,
+) -> Result<(), StoreError> {
+    let open = store.open_runs().await?;
+    if !open.is_empty() {
+        tracing::info!(runs = open.len(), "runs of a daemon that died are sealed");
     }
-    Ok(())
+    let policy = |row: &RunRow| agents.get(&row.agent).map(|agent| agent.partial).unwrap_or_default();
+    stream::iter(open.into_iter().map(Ok))
+        .try_for_each_concurrent(AT_A_TIME, |row| seal(store, clock, policy(&row), row))
+        .await
 }
 
-async fn seal(store: &Store, clock: Clock, row: RunRow) -> Result<(), StoreError> {
-    let Ok(mut view) = serde_json::from_str::<RunView>(&row.view) else {
-        return Err(StoreError::Corrupt(format!("the stored view of run {} cannot be read", row.id)));
-    };
-    let verdict = Verdict::Aborted { reason: StopReason::DaemonStopped, by: None };
+async fn seal(store: &Store, clock: Clock, policy: PartialPolicy, row: RunRow) -> Result<(), StoreError> {
+    let mut view: RunView = serde_json::from_str(&row.view)
+        .map_err(|error| StoreError::Corrupt(format!("the stored view of run {} cannot be read: {error}", row.id)))?;
+    let (lines, recorded) = store.journal(row.id.clone()).await?;
+    let begun = row.state == StoredState::Started || !lines.is_empty();
+    let folded = Folded::of(row.id.clone(), view.text.clone(), readable(&row, &lines));
     let at = clock.rfc3339(clock.now());
-    let started = row.state == StoredState::Started;
+    let (turn, asked_at) = match recorded {
+        Some(turn) => (Turn::from_stored(&turn).map_err(|error| StoreError::Corrupt(error.to_string()))?, None),
+        None => {
+            let died = (Verdict::Aborted { reason: StopReason::DaemonStopped, by: None }, None);
+            let (verdict, asked_at) = folded.ending.unwrap_or(died);
+            let sealing = Sealing { verdict: &verdict, policy, sealed_at: at.clone(), usage: folded.usage };
+            (folded.draft.seal(sealing), asked_at)
+        }
+    };
+    view.steps = view.steps.max(folded.steps);
+    view.seq = folded.numbers.until() + 1;
+    close(&mut view, &turn, Times { asked_at, at }, begun);
+    tracing::info!(run = %row.id, session = %row.session, verdict = turn.verdict().word(), "run sealed");
+    let text = serde_json::to_string(&view).unwrap_or_default();
+    store.seal_run(row.session, row.id, begun.then(|| turn.to_stored()), text).await
+}
+
+/// The lines up to the first that this version cannot read: what came before it is true all the same.
+fn readable<'a>(row: &'a RunRow, lines: &'a [String]) -> impl Iterator<Item = Line> + 'a {
+    lines.iter().map_while(|line| {
+        let read = serde_json::from_str(line);
+        read.inspect_err(
+            |error| tracing::warn!(run = %row.id, %error, "the journal ends at a line that cannot be read"),
+        )
+        .ok()
+    })
+}
+
+struct Times {
+    /// When a stop was asked for, if one was.
+    asked_at: Option<String>,
+    /// Now.
+    at: String,
+}
+
+/// The view of a run that is over, with its receipt. What it held died with its daemon; the wardens saw to that.
+fn close(view: &mut RunView, turn: &Turn, times: Times, recorded: bool) {
+    let Times { asked_at, at } = times;
+    let verdict = turn.verdict().clone();
     view.state = "ended".to_owned();
     view.phase = None;
     view.processes = 0;
     view.ended_at = Some(at.clone());
+    view.usage = turn.usage();
+    view.output = turn.shown_text().map(str::to_owned);
     view.verdict = Some(verdict.clone());
     view.result = Some(RunResult::of(&verdict, view.steps));
     view.receipt = Some(Receipt {
-        run_id: row.id.clone(),
-        verdict: verdict.clone(),
-        requested_at: None,
+        run_id: view.run_id.clone(),
+        verdict,
+        requested_at: asked_at.map(|at| Instant { at, ms: None }),
         delivered_at: None,
-        settled_at: Instant { at: at.clone(), ms: None },
+        settled_at: Instant { at, ms: None },
         rung: Rung::None,
         resources: Vec::new(),
         leftovers: Vec::new(),
-        usage: view.usage,
-        turn: TurnRecord { recorded: started },
+        usage: turn.usage(),
+        turn: TurnRecord { recorded },
     });
-    let text = serde_json::to_string(&view).unwrap_or_default();
-    if started {
-        let draft = TurnDraft::new(row.id.clone(), view.text.clone());
-        let sealing = Sealing { verdict: &verdict, policy: PartialPolicy::Discard, sealed_at: at, usage: view.usage };
-        let turn = draft.seal(sealing);
-        store.append_turn(row.session, row.id.clone(), turn.to_stored(), text.clone()).await?;
-    }
-    store.end_run(row.id, text).await
 }

@@ -28,6 +28,8 @@ pub enum Point {
     BeforeTool,
     /// A call waits for a person.
     Approval,
+    /// A call is written down before it starts.
+    Journal,
     /// A tool's process runs.
     Process,
     /// A background process is waited for, or written to.
@@ -62,6 +64,7 @@ impl Point {
         Self::AfterModel,
         Self::BeforeTool,
         Self::Approval,
+        Self::Journal,
         Self::Process,
         Self::ProcessWait,
         Self::Blocking,

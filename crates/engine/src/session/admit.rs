@@ -13,6 +13,7 @@ use uuid::Uuid;
 
 use super::Sessions;
 use crate::cell::{Birth, Cell, Notice};
+use crate::journal::Journal;
 use crate::runs::{deadline, stored_view};
 use crate::scope::{Probe, Scope};
 use crate::store::{AcceptedRow, RunRow, StoreError, StoredState};
@@ -24,6 +25,8 @@ pub struct Cradle {
     pub expiry: ExpiryLimits,
     /// The time of a run that names none.
     pub run_timeout: Duration,
+    /// Where runs write down what they go through.
+    pub journal: Journal,
     /// Called at every point that a run reaches; for tests.
     pub probe: Probe,
 }
@@ -78,7 +81,8 @@ impl Sessions {
             expires_at: expiry::expires_at(now, time, &cradle.expiry),
         };
         let policy: PartialPolicy = policy.unwrap_or_default();
-        let birth = Birth { run, fingerprint: wanted.fingerprint, policy, deadline: now.plus(time) };
+        let page = cradle.journal.page(run.id.clone());
+        let birth = Birth { run, fingerprint: wanted.fingerprint, policy, deadline: now.plus(time), page };
         Arc::new(Cell::new(birth, Scope::new(clock, cradle.probe.clone()), clock, runs.hub().clone()))
     }
 

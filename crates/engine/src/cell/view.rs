@@ -1,0 +1,56 @@
+//! A run as the doors show it and as the database keeps it.
+
+use quell_kernel::registry::Phase;
+use quell_protocol::ResourceKind;
+use quell_protocol::api::{ComputeStatus, RunResult, RunView};
+
+use super::{Cell, Facts};
+
+impl Cell {
+    /// The run as the doors show it.
+    #[must_use]
+    pub fn view(&self) -> RunView {
+        let facts = self.facts();
+        let rfc = |moment| self.clock.rfc3339(moment);
+        let phase = (facts.state == "running").then_some(match facts.phase {
+            Phase::Waiting => ComputeStatus::WaitingLlm,
+            Phase::Processing => ComputeStatus::Processing,
+        });
+        let alive = |row: &crate::scope::Row| row.kind == ResourceKind::Process && row.released.is_none();
+        let processes = self.scope.ledger().rows().iter().filter(|row| alive(row)).count();
+        RunView {
+            run_id: self.run.id.clone(),
+            session_key: self.run.session.clone(),
+            agent: self.run.agent.clone(),
+            state: facts.state.to_owned(),
+            phase,
+            principal: self.run.principal.clone(),
+            surface: self.run.surface,
+            parent: self.run.parent.clone(),
+            text: self.run.text.clone(),
+            accepted_at: rfc(facts.times.accepted),
+            started_at: facts.times.started.map(rfc),
+            expires_at: Some(rfc(self.run.expires_at)),
+            ended_at: facts.times.settled.map(rfc),
+            steps: facts.steps,
+            usage: facts.usage_so_far(),
+            seq: facts.feed.last_seq(),
+            processes: u32::try_from(processes).unwrap_or(u32::MAX),
+            verdict: facts.verdict.clone(),
+            receipt: facts.receipt.clone(),
+            output: facts.output(),
+            result: facts.receipt.as_ref().map(|receipt| RunResult::of(&receipt.verdict, facts.steps)),
+        }
+    }
+}
+
+impl Facts {
+    pub(super) fn output(&self) -> Option<String> {
+        let text = match (&self.sealed, &self.draft) {
+            (Some(turn), _) => turn.shown_text(),
+            (None, Some(draft)) => Some(draft.partial_text()).filter(|text| !text.is_empty()).or(draft.last_text()),
+            (None, None) => None,
+        };
+        text.filter(|text| !text.is_empty()).map(str::to_owned)
+    }
+}
