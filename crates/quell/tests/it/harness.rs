@@ -55,9 +55,26 @@ pub(crate) struct House {
     pub(crate) engine: Engine,
     pub(crate) model: Arc<ScriptedModel>,
     pub(crate) trap: Trap,
-    pub(crate) dir: TempDir,
+    pub(crate) dir: Ground,
     scripts: Scripts,
     _claim: Claim,
+}
+
+/// The directory of a house.
+pub(crate) enum Ground {
+    /// Gone with the house.
+    Own(TempDir),
+    /// Stays.
+    Lent(PathBuf),
+}
+
+impl Ground {
+    pub(crate) fn path(&self) -> &Path {
+        match self {
+            Self::Own(dir) => dir.path(),
+            Self::Lent(path) => path,
+        }
+    }
 }
 
 /// Answers of the model by the last marker of the request.
@@ -76,10 +93,14 @@ impl House {
 
     /// A house whose configuration is changed before it starts.
     pub(crate) async fn with(claim: Claim, change: impl FnOnce(&mut EngineConfig)) -> Self {
+        Self::on(Ground::Own(tempfile::tempdir().unwrap()), claim, change).await
+    }
+
+    /// A house on this ground, where another one may have stood.
+    pub(crate) async fn on(dir: Ground, claim: Claim, change: impl FnOnce(&mut EngineConfig)) -> Self {
         // Whoever comes first installs it; one is as good as another.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let model = Arc::new(ScriptedModel::start().await);
-        let dir = tempfile::tempdir().unwrap();
         let trap = Trap::default();
         let mut config = config(dir.path(), &model.base_url(), trap.probe());
         change(&mut config);

@@ -5,6 +5,7 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex};
 
 use futures_util::poll;
+use quell_engine::EngineConfig;
 use quell_engine::agent::AgentConfig;
 use quell_engine::dispatch::{Follow, Submission};
 use quell_kernel::approval::ApprovalPolicy;
@@ -20,7 +21,7 @@ use super::cases::{Case, Moment};
 use super::proof::{self, Proven};
 use super::servers;
 use super::strike::{Mode, Struck, strike, wait_and_leave};
-use crate::harness::{Claim, House, PATIENCE, Watcher, agent, alice, message_as, provider, run_id};
+use crate::harness::{Claim, Ground, House, PATIENCE, Watcher, agent, alice, message_as, provider, run_id};
 
 /// One engine for all cases of a mode, with everything that can keep a run waiting.
 pub(super) struct Site {
@@ -37,9 +38,17 @@ pub(super) struct Site {
 
 impl Site {
     pub(super) async fn open() -> Self {
+        let site = Self::on(Ground::Own(tempfile::tempdir().unwrap()), |_| {}).await;
+        site.lay_out();
+        site.warm_up().await;
+        site
+    }
+
+    /// A site on this ground, with nothing laid out.
+    pub(super) async fn on(ground: Ground, change: impl FnOnce(&mut EngineConfig)) -> Self {
         let claim = Claim::alone().await;
         let hole = BlackHole::open().await;
-        let house = House::with(claim, |config| {
+        let house = House::on(ground, claim, |config| {
             let model = AgentConfig { model: "hole/model".to_owned(), ..AgentConfig::default() };
             config.agents.insert(agent("hole"), model);
             let mut small = config.agents.get(&agent("main")).unwrap().clone();
@@ -56,6 +65,7 @@ impl Site {
                 config.agents.get_mut(&agent(main)).unwrap().mcp = Some(vec!["test".to_owned()]);
             }
             config.providers.insert("hole".to_owned(), provider(&hole.base_url()));
+            change(config);
         })
         .await;
         house.answer_by_marker();
@@ -65,14 +75,11 @@ impl Site {
         // It opens its files when it writes first.
         database.execute_batch("BEGIN IMMEDIATE; ROLLBACK").unwrap();
         let page = serve_a_page().await;
-        let site = Self { house, hole, quiet, page, database: Mutex::new(database) };
-        site.lay_out();
-        site.warm_up().await;
-        site
+        Self { house, hole, quiet, page, database: Mutex::new(database) }
     }
 
     /// Files for the tools: a short one, and one whose search takes longer than any stop.
-    fn lay_out(&self) {
+    pub(super) fn lay_out(&self) {
         let line = format!("{}\n", "the quick brown fox ".repeat(25));
         std::fs::write(self.workdir().join("short.txt"), &line).unwrap();
         std::fs::write(self.workdir().join("long.txt"), line.repeat(128 * 1024)).unwrap();
@@ -133,7 +140,25 @@ pub(super) struct Scene<'a> {
     pub(super) fetching: Mutex<Option<TcpStream>>,
 }
 
-impl Scene<'_> {
+impl<'a> Scene<'a> {
+    /// A case on its site; `how` it is played is in its names.
+    pub(super) fn of(site: &'a Site, case: &Case, how: &str) -> Self {
+        let name = format!("{}.{how}", case.name.replace(|c: char| !c.is_ascii_alphanumeric(), "-"));
+        Self {
+            site,
+            run: run_id(&name),
+            session: format!("session of {name}"),
+            text: format!("please do {name} marker:{name}"),
+            mark: Marker::new(),
+            fetching: Mutex::new(None),
+        }
+    }
+
+    /// Sends the message and goes on.
+    pub(super) async fn submit(&self, case: &Case) {
+        self.site.house.engine.submit(&alice(), self.message(case)).await.unwrap();
+    }
+
     fn message(&self, case: &Case) -> Submission {
         Submission { agent: Some(agent(case.agent)), ..message_as(&self.run, &self.session, &self.text) }
     }
@@ -142,7 +167,7 @@ impl Scene<'_> {
     async fn send(&self, case: &Case, mode: Mode, moment: impl Future<Output = ()>) {
         let engine = &self.site.house.engine;
         if mode != Mode::CallerGone {
-            engine.submit(&alice(), self.message(case)).await.unwrap();
+            self.submit(case).await;
             return moment.await;
         }
         let caller = async {
@@ -200,15 +225,7 @@ impl Scene<'_> {
 
 /// Plays one case in one mode and proves that the stop was one.
 pub(super) async fn play(site: &Site, case: &Case, mode: Mode) -> Proven {
-    let name = format!("{}.{mode:?}", case.name.replace(|c: char| !c.is_ascii_alphanumeric(), "-"));
-    let scene = Scene {
-        site,
-        run: run_id(&name),
-        session: format!("session of {name}"),
-        text: format!("please do {name} marker:{name}"),
-        mark: Marker::new(),
-        fetching: Mutex::new(None),
-    };
+    let scene = Scene::of(site, case, &format!("{mode:?}"));
     let (baseline, tasks) = (Baseline::of(std::process::id()), Tasks::now());
     let mut watcher = Watcher::of(&site.house.engine);
     (case.prepare)(&scene).await;

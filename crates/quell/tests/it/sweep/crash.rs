@@ -1,0 +1,157 @@
+//! The same places, and the daemon is killed there: by itself, with SIGKILL, in a process of its own. A new daemon on the same
+//! data finds every run sealed, starts none of them, and answers the next message.
+
+use std::fs::File;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+use std::time::{Duration, Instant};
+
+use futures_util::future::pending;
+use quell_engine::dispatch::Follow;
+use quell_protocol::api::RunView;
+use quell_protocol::{EventKind, StopReason};
+use quell_testkit::commands::Marker;
+use quell_testkit::leaks;
+use rustix::process::{Signal, getpid, kill_process};
+use serde::{Deserialize, Serialize};
+use tokio::process::Command;
+
+use super::cases::{self, Case, Moment};
+use super::scene::{Scene, Site};
+use crate::harness::{Ground, House, PATIENCE, abort_reason, flat, receipt};
+
+/// How long anything of a killed daemon may live (the issue of this contract says so).
+const GONE: Duration = Duration::from_secs(2);
+/// What the model is told of a request whose daemon died.
+const NOTE: &str = "[The request above was stopped because the service went down";
+
+/// What the process that is to die is told, in a file.
+#[derive(Serialize, Deserialize)]
+struct Order {
+    case: usize,
+    marker: String,
+}
+
+const ORDER: &str = "order.json";
+
+/// Plays one case and kills itself where the case says.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "a process of the test below"]
+async fn dies() {
+    let Ok(order) = std::fs::read_to_string(ORDER) else { return };
+    let order: Order = serde_json::from_str(&order).unwrap();
+    let case = &cases::all()[order.case];
+    let house = Ground::Lent(PathBuf::from("house"));
+    let mark = order.marker.clone();
+    let site = Site::on(house, |config| config.environment.push(("QUELL_TEST_HOUSE".into(), mark.into()))).await;
+    site.lay_out();
+    let scene = Scene::of(&site, case, "Crash");
+    (case.prepare)(&scene).await;
+    match case.moment {
+        Moment::Before => {}
+        Moment::When(moment) => {
+            scene.submit(case).await;
+            moment(&scene).await;
+            // Everything that the run started carries the mark, its wardens included.
+            let (of_run, marked) = (scene.mark.survivors(), leaks::marked(&order.marker));
+            assert!(of_run.iter().all(|process| marked.iter().any(|marked| marked.pid == process.pid)), "{of_run:#?}");
+            let warden = |process: &leaks::Process| process.command.contains("__warden");
+            assert!(of_run.is_empty() || marked.iter().any(warden), "no warden carries the mark: {marked:#?}");
+            die();
+        }
+        Moment::At(point, nth) => {
+            site.house.trap.arm(point, nth, die);
+            scene.submit(case).await;
+            pending::<()>().await;
+        }
+    }
+}
+
+fn die() {
+    kill_process(getpid(), Signal::KILL).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_daemon_that_is_killed_anywhere_leaves_no_process_and_no_open_turn() {
+    let mut deaths = 0;
+    for (number, case) in cases::all().iter().enumerate().filter(|(_, case)| !matches!(case.moment, Moment::Before)) {
+        let home = tempfile::tempdir().unwrap();
+        let mark = Marker::new();
+        let status = killed(home.path(), &Order { case: number, marker: mark.as_str().to_owned() }).await;
+        let gone = mark.gone(GONE).await;
+        let begun = Instant::now();
+        let site = Site::on(Ground::Lent(home.path().join("house")), |_| {}).await;
+        let ready = begun.elapsed();
+        let scene = Scene::of(&site, case, "Crash");
+        let recorded = everything_is_sealed(&scene, case).await;
+        the_next_message_works(&scene, case, recorded).await;
+        site.close().await;
+        show(&case.name, status, gone, ready);
+        deaths += 1;
+    }
+    assert!(deaths > 50, "only {deaths} cases");
+}
+
+/// Plays a case in a process of its own until that is dead.
+async fn killed(home: &Path, order: &Order) -> ExitStatus {
+    std::fs::write(home.join(ORDER), serde_json::to_string(order).unwrap()).unwrap();
+    std::fs::create_dir(home.join("house")).unwrap();
+    let mut victim = Command::new(std::env::current_exe().unwrap());
+    victim.args(["sweep::crash::dies", "--exact", "--ignored", "--nocapture"]).current_dir(home);
+    let said = home.join("said");
+    let log = File::create(&said).unwrap();
+    victim.stdout(log.try_clone().unwrap()).stderr(log).kill_on_drop(true);
+    let status = tokio::time::timeout(PATIENCE, victim.spawn().unwrap().wait()).await;
+    let status = status.expect("the daemon is not killed").unwrap();
+    let said = || std::fs::read_to_string(&said).unwrap();
+    assert_eq!(status.signal(), Some(Signal::KILL.as_raw()), "case {}: {}", order.case, said());
+    status
+}
+
+/// Answers whether the run has left a turn.
+async fn everything_is_sealed(scene: &Scene<'_>, case: &Case) -> bool {
+    let house = &scene.site.house;
+    assert!(house.engine.active_runs().is_empty(), "{}: {:?}", case.name, house.engine.active_runs());
+    assert!(house.model.seen().is_empty(), "{}: a run came back", case.name);
+    for run in all_runs(house).await {
+        assert_eq!(run.state, "ended", "{}: {run:#?}", case.name);
+        assert!(receipt(&run).leftovers.is_empty(), "{}: {run:#?}", case.name);
+    }
+    let view = house.engine.run(&scene.run).await.unwrap().unwrap();
+    assert_eq!(abort_reason(view.verdict.as_ref()), StopReason::DaemonStopped, "{}", case.name);
+    let recorded = receipt(&view).turn.recorded;
+    // A run that dies in the instant of its start may never have been known to have started.
+    assert!(recorded == case.started || view.steps == 0, "{}: {view:#?}", case.name);
+    let Ok(Some(Follow::Over(events))) = house.engine.follow(&scene.run, 40).await else { panic!("{}", case.name) };
+    let last = events.last().unwrap();
+    assert!(matches!(last.kind, EventKind::Ended { .. }) && last.seq > 40, "{}: {events:#?}", case.name);
+    let lines: i64 = {
+        let database = scene.site.database.lock().unwrap();
+        database.query_row("SELECT count(*) FROM journal", [], |row| row.get(0)).unwrap()
+    };
+    assert_eq!(lines, 0, "{}: the journal is kept", case.name);
+    recorded
+}
+
+async fn all_runs(house: &House) -> Vec<RunView> {
+    let filter = quell_engine::store::RunFilter { session: None, principal: None, limit: 100, cursor: None };
+    house.engine.runs(filter).await.unwrap().items
+}
+
+async fn the_next_message_works(scene: &Scene<'_>, case: &Case, recorded: bool) {
+    let house = &scene.site.house;
+    let marker = format!("next-{}", scene.run);
+    let next = house.ask(&scene.session, &format!("and now? marker:{marker}")).await;
+    assert_eq!(next.verdict, Some(quell_protocol::Verdict::Completed), "{}", case.name);
+    house.model.assert_histories_valid();
+    let seen = flat(house.model.marked(&marker).await.messages());
+    assert!(seen.contains(NOTE) || !recorded, "{}: {seen}", case.name);
+    assert_eq!(seen.contains(&scene.text), recorded, "{}: {seen}", case.name);
+}
+
+#[expect(clippy::print_stdout, reason = "the table is what a person reads of the sweep")]
+fn show(name: &str, status: ExitStatus, gone: Duration, ready: Duration) {
+    let ms = |time: Duration| time.as_secs_f64() * 1000.0;
+    println!("{name:<44} {status:<20} gone ms {:>7.1} recovered ms {:>7.1}", ms(gone), ms(ready));
+}
