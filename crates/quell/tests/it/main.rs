@@ -12,6 +12,7 @@ mod background;
 mod cli;
 mod compaction;
 mod config;
+mod crash;
 mod demo;
 mod doors;
 mod harness;

@@ -1,0 +1,137 @@
+//! Disks that are full or refuse writes: runs end with a clear verdict, nothing hangs, and a stop works as ever. The disks are
+//! real: small file systems in a mount name space of the daemon's own, which needs root or user name spaces.
+
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use quell_testkit::ScriptedModel;
+use quell_testkit::daemon::{Daemon, Home};
+use quell_testkit::model::{Behaviour, Stream};
+use serde_json::json;
+
+use crate::cli::{exe, run};
+use crate::harness::PATIENCE;
+
+fn config(model: &ScriptedModel) -> String {
+    format!(
+        "[providers.scripted]\nkind = \"openai\"\nbase_url = \"{}\"\n[agents.main]\nmodel = \"scripted/m\"\n",
+        model.base_url()
+    )
+}
+
+/// A program that does this in a mount name space of its own and goes on as the binary under test.
+fn wrapped(home: &Home, first: &str) -> PathBuf {
+    let path = home.data().join("in-a-namespace");
+    let script = format!(
+        "#!/bin/sh\nexec unshare --user --map-root-user --mount sh -c '{first} && exec \"$0\" \"$@\"' '{}' \"$@\"\n",
+        exe().display()
+    );
+    std::fs::write(&path, script).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    path
+}
+
+/// A daemon whose database lies on a disk of its own with little room.
+struct Cramped {
+    model: ScriptedModel,
+    daemon: Daemon,
+    /// The disk as the daemon sees it.
+    disk: PathBuf,
+}
+
+impl Cramped {
+    async fn open() -> Self {
+        let model = ScriptedModel::start().await;
+        let home = Home::new(&config(&model));
+        let disk = home.data().join("disk");
+        std::fs::create_dir(&disk).unwrap();
+        std::os::unix::fs::symlink("disk/quell.db", home.data().join("quell.db")).unwrap();
+        let disk_path = disk.display();
+        let first = format!("mount -t tmpfs -o size=1m small \"{disk_path}\" && : > \"{disk_path}/quell.db\"");
+        let daemon = home.start(&wrapped(&home, &first)).await;
+        let disk = Path::new("/proc").join(daemon.pid().to_string()).join("root").join(disk.strip_prefix("/").unwrap());
+        Self { model, daemon, disk }
+    }
+
+    /// Leaves not a byte.
+    fn fill(&self) {
+        let mut filler = std::fs::File::create(self.disk.join("filler")).unwrap();
+        while filler.write(&[0; 512]).is_ok() {}
+    }
+
+    fn make_room(&self) {
+        std::fs::remove_file(self.disk.join("filler")).unwrap();
+    }
+
+    async fn send(&self, session: &str) -> quell_testkit::daemon::Answer {
+        self.daemon.http().post(&format!("/api/sessions/{session}/runs"), &json!({"text": "go"})).await
+    }
+
+    /// A run whose model waits for the gate before it says this.
+    async fn waiting(&self, session: &str, then: Behaviour) -> String {
+        let n = self.model.seen().len();
+        self.model.script(then);
+        let run = self.send(session).await.expect_status(202)["runId"].as_str().unwrap().to_owned();
+        self.model.request(n).resting().await;
+        run
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_disk_ends_runs_with_a_reason_and_hangs_nothing() {
+    let site = Cramped::open().await;
+    let http = site.daemon.http();
+    let gate = || Stream::new().text("I have an idea.").wait_for("go");
+    let tool = gate().tool_call("c1", "shell", &json!({"command": "touch proof"}));
+    let acting = site.waiting("acting", tool.into()).await;
+    let talking = site.waiting("talking", gate().text("This is it.").into()).await;
+    let silent = site.waiting("silent", Behaviour::silent_mid_stream("Well")).await;
+    site.fill();
+
+    let refused = site.send("new").await;
+    assert_eq!((refused.status, refused.code()), (503, Some("store_unavailable")), "{refused:?}");
+    let problem = format!("{refused:?}");
+    assert!(problem.contains("full"), "{problem}");
+    let stopped = http.post(&format!("/api/runs/{silent}/stop?wait=1"), &json!({})).await.expect_status(200);
+    assert_eq!(stopped["aborted"], true, "{stopped:#}");
+
+    site.model.open_gate("go");
+    let log = tokio::time::timeout(PATIENCE, async { http.events(&acting, 0).await.to_end().await }).await.unwrap();
+    log.assert_sound();
+    let verdict = log.receipt()["verdict"].clone();
+    assert_eq!((&verdict["kind"], &verdict["code"]), (&json!("failed"), &json!("store")), "{verdict:#}");
+    let why = verdict["message"].as_str().unwrap();
+    assert!(why.contains("shell was not started") && why.contains("full"), "{why}");
+    assert!(!site.daemon.home().data().join("work/main/proof").exists(), "it was started all the same");
+    let log = http.events(&talking, 0).await.to_end().await;
+    assert_eq!((log.verdict(), log.text().as_str()), ("completed", "I have an idea.This is it."));
+    assert_eq!(log.receipt()["turn"]["recorded"], false, "the receipt hides that the turn is lost");
+
+    site.make_room();
+    site.model.script(Behaviour::text("Here again."));
+    let next = site.send("talking").await.expect_status(202)["runId"].as_str().unwrap().to_owned();
+    let log = http.events(&next, 0).await.to_end().await;
+    assert_eq!((log.verdict(), &log.receipt()["turn"]["recorded"]), ("completed", &json!(true)));
+    site.model.assert_histories_valid();
+    assert!(site.daemon.stop().await.success(), "{}", site.daemon.output());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_disk_that_refuses_writes_is_named_at_the_start() {
+    let model = ScriptedModel::start().await;
+    let home = Home::new(&config(&model));
+    assert!(home.start(exe()).await.stop().await.success());
+    let data = home.data();
+    let data = data.display();
+    let first = format!("mount --bind \"{data}\" \"{data}\" && mount -o remount,bind,ro \"{data}\"");
+    let wrapper = wrapped(&home, &first);
+    let mut serve = home.command(&wrapper);
+    serve.arg("serve").arg("--config").arg(home.config()).args(["--listen", "127.0.0.1:0"]);
+    let ended = run(&mut serve);
+    assert_eq!(ended.code, 1, "{ended:?}");
+    assert!(ended.err.contains("ead-only file system") && ended.err.contains("quell.lock"), "{ended:?}");
+    assert!(!ended.err.contains("panicked"), "{ended:?}");
+    // The data is as it was, and opens again where it can be written.
+    assert!(home.start(exe()).await.stop().await.success());
+}
