@@ -178,7 +178,7 @@ async fn a_client_is_told_the_end_whatever_it_had_seen() {
     let house = House::shared().await;
     let mut stream = Stream::new();
     for n in 0..2000 {
-        stream = stream.text(&format!("{n} "));
+        stream = stream.text(format!("{n} "));
     }
     house.model.script(stream.wait_for("never"));
     let run = house.send(message("s", "count")).await;
