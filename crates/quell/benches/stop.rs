@@ -19,6 +19,8 @@ mod many;
 mod mcp;
 #[path = "stop/processes.rs"]
 mod processes;
+#[path = "stop/recovery.rs"]
+mod recovery;
 #[path = "stop/report.rs"]
 mod report;
 #[path = "stop/single.rs"]
@@ -76,6 +78,9 @@ fn main() {
         }
         if wanted("subtree") {
             subtree::measure(&mut report).await;
+        }
+        if wanted("recovery") {
+            recovery::measure(&mut report).await;
         }
         if wanted("memory") {
             many::memory(&mut report, 1000).await;
