@@ -183,6 +183,7 @@ impl Job<'_> {
     /// One model call of a step. A conversation that is too long is made shorter first, and once more when the provider says
     /// so.
     async fn ask_model(&self) -> Result<Answered, Cancelled> {
+        // waits: the model is called with the scope, in `compact`.
         if let Room::Failed(problem) = self.make_room(Wanted::Window).await? {
             return Ok(too_long(&problem));
         }
@@ -191,6 +192,7 @@ impl Job<'_> {
             Ok(answer) => return self.take_answer(answer),
             Err(error) => return Ok(failed(&error)),
         };
+        // waits: the same, in `compact`.
         match self.make_room(Wanted::Half).await? {
             Room::Made => {}
             Room::Nothing => return Ok(failed(&overflow)),
@@ -258,6 +260,7 @@ impl Job<'_> {
         self.scope.check(Point::BeforeTool)?;
         let instead = match invalid_arguments(call) {
             Some(result) => Some(result),
+            // waits: the wait for a person is raced in `approve`.
             None => self.denial(call).await?,
         };
         if let Err(unwritten) = self.scope.race(Point::Journal, self.pen.announce_call(&call.id)).await? {
@@ -282,6 +285,7 @@ impl Job<'_> {
         let mut sink = CallSink { pen: &self.pen, call: &call.id };
         let output_limit = self.workshop.limits.tool_output_bytes;
         let mut spot = CallSpot { scope: self.scope, output_limit, sink: &mut sink };
+        // waits: the spot holds the scope; a stop is seen through by the errand, within its grace.
         if let Some(result) = self.visit.call(&call.tool, &call.arguments, &mut spot).await {
             return result;
         }
@@ -303,10 +307,12 @@ impl Job<'_> {
             let output = format!("there is no tool named {:?}; the tools are: {}", call.tool, names.join(", "));
             return Ok(CallResult { end: CallEnd::Error, output });
         }
+        // waits: each wait is raced in `delegate`.
         if let Some(output) = self.delegate(&call.tool, &call.arguments).await {
             let output = output?.bounded(self.workshop.limits.tool_output_bytes);
             return Ok(CallResult { end: output.end, output: output.text });
         }
+        // waits: the bench holds the scope.
         let output = self.workshop.toolbox.call(&call.tool, &call.arguments, &mut bench).await?;
         Ok(CallResult { end: output.end, output: output.text })
     }

@@ -138,9 +138,10 @@ impl Mcp {
     /// Safe: it waits for conditions; call it again.
     pub async fn closed(&self, force: Instant, give_up: Instant) -> Vec<(RunId, Leftover)> {
         let mut alive = self.0.alive.subscribe();
+        // waits: for the daemon at its end, until its deadline; no run waits here.
         if timeout_at(force, alive.wait_for(|count| *count == 0)).await.is_err() {
             self.kill();
-            // What is left after this is named below.
+            // waits: as above; what is left after this is named below.
             let _ = timeout_at(give_up, alive.wait_for(|count| *count == 0)).await;
         }
         let book = self.0.book();

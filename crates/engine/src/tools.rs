@@ -159,6 +159,7 @@ impl Toolbox {
             let text = format!("There is no tool {}. There are: {}.", text::quoted(tool), known.join(", "));
             return Ok(ToolOutput::error(text).bounded(limit));
         };
+        // waits: the bench holds the scope.
         let output = (row.call)(self, given, cx).await?;
         Ok(output.bounded(limit))
     }

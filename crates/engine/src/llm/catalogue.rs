@@ -40,6 +40,7 @@ pub async fn served_models(
     patience: Duration,
 ) -> Result<Vec<String>, CatalogueError> {
     let provider = Provider::new(name, config, &mut Clients::default())?;
+    // waits: for a person, so long as that one is patient; no run waits here.
     let asked = timeout(patience, ask(&provider)).await;
     let too_slow = ModelError::TimedOut { provider: name.to_owned(), what: Wait::Headers, after: patience };
     Ok(asked.unwrap_or(Err(too_slow))?)
@@ -49,6 +50,7 @@ async fn ask(provider: &Provider) -> Result<Vec<String>, ModelError> {
     let url = provider.dialect.models(&provider.endpoint);
     let mut headers = provider.headers.clone();
     headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
+    // waits: within the patience of `served_models`.
     let response = provider.client.get(url).headers(headers).send().await;
     let response = response.map_err(|error| provider.no_answer(&error).error)?;
     let status = response.status();
@@ -63,6 +65,7 @@ async fn ask(provider: &Provider) -> Result<Vec<String>, ModelError> {
 async fn read(mut response: Response, provider: &Provider) -> Result<Vec<u8>, ModelError> {
     let mut body = Vec::new();
     loop {
+        // waits: within the patience of `served_models`.
         match response.chunk().await {
             Ok(Some(chunk)) if body.len() + chunk.len() <= MOST_BYTES => body.extend_from_slice(&chunk),
             Ok(Some(_)) => return Err(provider.unreadable("a list without end").error),

@@ -68,6 +68,7 @@ impl DemoModel {
     /// # Cancel safety
     /// Safe: nothing runs before it returns.
     pub async fn start(script: DemoScript) -> io::Result<Self> {
+        // waits: for a local port, at the start of the daemon; no run waits here.
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let base_url = format!("http://{}/v1", listener.local_addr()?);
         let closing = CancellationToken::new();
@@ -97,6 +98,7 @@ impl DemoModel {
     /// Safe: it closes by itself from the first poll on; only the waiting is lost.
     pub async fn stop(self) {
         drop(self.closing);
+        // waits: for the daemon at its end; no run waits here.
         if let Ok(Err(error)) = self.server.await {
             tracing::warn!(%error, "the demo model did not close cleanly");
         }
@@ -110,6 +112,7 @@ async fn answer(
     let number = stage.answers.fetch_add(1, Ordering::Relaxed) + 1;
     let chunks = chunks(number, &asked, &stage.script);
     let events = stream::iter(chunks).then(|(pause, data)| async move {
+        // waits: on the side of the server, which the closing of the connection ends.
         sleep(pause).await;
         Ok(Event::default().data(data))
     });

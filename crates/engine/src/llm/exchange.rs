@@ -132,7 +132,9 @@ impl<'a> Exchange<'a> {
         progress.body = Bytes::new();
         match content_type(&response).as_str() {
             "text/html" => Err(self.provider.unreadable("a web page")),
+            // waits: for the next bytes, raced in `receive`.
             "application/json" => self.receive_whole(response, &mut progress.partial, sink).await,
+            // waits: for the next bytes, too.
             _ => self.receive(response, &mut progress.partial, sink).await,
         }
     }
@@ -144,6 +146,7 @@ impl<'a> Exchange<'a> {
         let sending = async {
             progress.stage = Stage::Sent;
             sink.input_sent(progress.input_tokens);
+            // waits: raced below, as `sending`.
             timeout(provider.header_timeout, request.send()).await
         };
         match self.scope.race(Point::ModelSend, sending).await? {
@@ -159,6 +162,7 @@ impl<'a> Exchange<'a> {
         let wish = retry_after(response.headers(), Timestamp::now());
         let mut body = Vec::new();
         let reading = async {
+            // waits: raced below, as `reading`.
             while body.len() < MAX_ERROR_BYTES
                 && let Ok(Some(chunk)) = response.chunk().await
             {

@@ -36,6 +36,7 @@ pub(super) async fn arrive(claim: Use, scope: &Scope) -> Result<Arrival, String>
     let held = scope.hold(ResourceKind::McpCall, format!("{}: start", claim.slot().server.name));
     let (arrived, arrival) = oneshot::channel();
     scope.spawn(await_start(claim, scope.clone(), held, arrived));
+    // waits: raced where it is called; the task answers or drops its end at the cancel.
     arrival.await.unwrap_or_else(|_| Err("the wait for it was cancelled".to_owned()))
 }
 
@@ -69,6 +70,7 @@ async fn await_start(claim: Use, scope: Scope, held: Held, mut arrived: oneshot:
                 over = slot.over() => over,
                 () = scope.forced() => {
                     slot.tell(Order::Kill);
+                    // waits: for the end of what was just killed, which the ledger of the stopped run waits for.
                     slot.over().await
                 }
             };
@@ -114,6 +116,7 @@ impl Errand {
         let request = ClientRequest::CallToolRequest(CallToolRequest::new(params));
         let options = PeerRequestOptions::no_options();
         // A request that waits for room was not sent; dropping it leaves no trace.
+        // waits: until the run is stopped or its caller gone, in `left`.
         let sent = tokio::select! {
             biased;
             () = self.left() => return self.held.release("cancelled"),
@@ -129,6 +132,7 @@ impl Errand {
             Turn::Stopped => match handle.rx.try_recv() {
                 // It was there when the stop came: there is nothing to cancel.
                 Ok(answer) => self.finish(Turn::Answered(Box::new(answer)), Some(id)).await,
+                // waits: no longer than the server's grace and the ladder of its process.
                 Err(_none) => settle::settle(self, handle, line).await,
             },
             turn => self.finish(turn, Some(id)).await,
@@ -142,6 +146,7 @@ impl Errand {
             heard.borrow_and_update();
             self.show(line);
             // All wait for conditions, and an answer stays in the handle until it is taken.
+            // waits: until the run is stopped or its caller gone, in `left`.
             tokio::select! {
                 biased;
                 () = self.left() => return Turn::Stopped,
@@ -170,6 +175,7 @@ impl Errand {
         let slot = self.claim.slot();
         match slot.order() {
             Order::End(cause) => format!("it was restarted because {cause}"),
+            // waits: for the ladder of a process whose connection is closed already; its keeper has seen that too.
             Order::Stay | Order::Close | Order::Kill => slot.over().await.cause.clone(),
         }
     }
@@ -194,6 +200,7 @@ impl Errand {
         drop(claim);
         held.release(how);
         // Nobody takes it when the run was stopped meanwhile.
+        // waits: for a caller that does nothing but take news; when it is gone, this fails at once.
         let _ = news.send(News::Done(result)).await;
     }
 

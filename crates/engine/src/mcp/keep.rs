@@ -37,6 +37,7 @@ pub(super) async fn keep(house: Arc<House>, slot: Arc<Slot>) {
     let scope = Scope::new(house.clock, Probe::default());
     let over = live(&house, &slot, &scope).await;
     // Everything it held is back now; this only says so.
+    // waits: for nothing: `live` returns when all of it is over.
     let _released = scope.close().await;
     let session = slot.birth.session.as_ref().map(ToString::to_string);
     tracing::info!(server = %slot.server.name, session, how = over.how, why = over.cause, "MCP server closed");
@@ -53,6 +54,7 @@ async fn live(house: &Arc<House>, slot: &Arc<Slot>, scope: &Scope) -> Over {
     };
     let wire = Arc::new(Wire::default());
     let began = Instant::now();
+    // waits: in the task of the server, until nobody wants its start any more; runs race their waiting for it.
     let greeted = tokio::select! {
         biased;
         () = slot.unwanted() => Err(None),
@@ -137,6 +139,7 @@ async fn attend(
             used = Instant::now();
         }
         // Each arm waits for a condition; the refresh is kept while another arm is taken.
+        // waits: in the task of the server, until it is told to end; no run waits here.
         tokio::select! {
             biased;
             _ = orders.changed() => {}
@@ -160,6 +163,7 @@ async fn attend(
 /// Asks again for the tools, because the server said that they changed.
 async fn refreshed(slot: Arc<Slot>, link: Arc<Link>) {
     let server = &slot.server;
+    // waits: in the task of the server, beside its orders; no run waits here.
     match timeout(server.start_timeout, start::list(&link.peer)).await {
         Ok(Ok(tools)) => {
             let tools = server.offer(tools);
@@ -183,6 +187,7 @@ async fn part(slot: &Slot, parting: Parting, mut connection: Connection, process
     };
     let mut over = end(slot, process, patience).await;
     // A process took the pipes with it. Whether the session of a URL could be closed or not, it is not used again.
+    // waits: no longer than `HANG_UP`, in the task of the server.
     let _ = timeout(HANG_UP, connection.quit.clone()).await;
     match parting {
         Parting::Unused => over.cause = "nobody used it any more".to_owned(),
@@ -198,6 +203,7 @@ async fn part(slot: &Slot, parting: Parting, mut connection: Connection, process
 /// Ends what there is to end.
 async fn end(slot: &Slot, process: Option<Process>, patience: Duration) -> Over {
     match process {
+        // waits: for the ladder of its warden, which every order hurries on.
         Some(process) => process.end(slot, patience).await,
         None => Over { cause: "its connection ended".to_owned(), how: "closed", ..Over::default() },
     }
@@ -216,7 +222,9 @@ fn failed(slot: &Slot, problem: &str, over: Over) -> Over {
 /// Waits until the process is gone; for ever where there is none.
 async fn gone(process: Option<&mut Process>) {
     match process {
+        // waits: as one arm of several, the first of which is the order to end.
         Some(process) => drop(process.gone().await),
+        // waits: the same, for nothing.
         None => std::future::pending().await,
     }
 }

@@ -42,6 +42,7 @@ pub async fn probe(mcp: &Mcp, server: &str, workdir: &Path) -> Health {
         Ok(claim) => claim,
         Err(why) => return broken(why),
     };
+    // waits: for a person, within the start time of the server; no run waits here.
     let health = match claim.slot().settled().await {
         Ok(link) => Health::Works(link.tools().len()),
         Err(over) => Health::Broken { why: over.cause.clone(), said: over.said.clone() },
@@ -49,9 +50,11 @@ pub async fn probe(mcp: &Mcp, server: &str, workdir: &Path) -> Health {
     let slot = std::sync::Arc::clone(claim.slot());
     slot.tell(super::Order::Close);
     drop(claim);
+    // waits: no longer than `FAREWELL`.
     let waited = tokio::time::timeout_at(Instant::now() + FAREWELL, slot.over()).await;
     if waited.is_err() && !matches!(slot.state(), State::Over(_)) {
         slot.tell(super::Order::Kill);
+        // waits: for the end of what was just killed.
         slot.over().await;
     }
     health

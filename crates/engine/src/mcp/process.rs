@@ -38,6 +38,7 @@ impl Process {
         let mut sink = Whispers { server: slot.server.name.clone() };
         let (told, end) = watch::channel(None);
         scope.spawn(async move {
+            // waits: for the life of the process, in a task of the server's own scope.
             let end = running.collect(&mut sink).await;
             told.send_replace(Some(over_of(end)));
         });
@@ -48,6 +49,7 @@ impl Process {
     /// Waits until nothing of it is alive.
     pub(super) async fn gone(&mut self) -> Over {
         let lost = || Over { cause: "its watch was lost".to_owned(), how: "failed", ..Over::default() };
+        // waits: as one arm of several, where the others carry the orders.
         let end = self.end.wait_for(Option::is_some).await.map(|end| end.clone());
         end.ok().flatten().unwrap_or_else(lost)
     }
@@ -56,14 +58,17 @@ impl Process {
     pub(super) async fn end(mut self, slot: &Slot, patience: Duration) -> Over {
         let (leash, mut orders) = (self.leash.clone(), slot.orders());
         let hurried = async {
-            // Whether time is up or somebody told it: the wait is over.
+            // waits: until time is up or an order has come; either ends the wait.
             let _ = timeout(patience, orders.wait_for(Order::is_now)).await;
             leash.end(StopLevel::Gentle);
+            // waits: for the order to kill, while the arm below waits for the end.
             if orders.wait_for(|order| *order == Order::Kill).await.is_ok() {
                 leash.end(StopLevel::Forced);
             }
+            // waits: for the arm below, as nothing is left to be told.
             std::future::pending::<()>().await;
         };
+        // waits: for the ladder of its warden, which every order hurries on.
         tokio::select! {
             biased;
             over = self.gone() => over,

@@ -67,6 +67,7 @@ pub(super) async fn settle(errand: Errand, handle: RequestHandle<RoleClient>, li
         }
     };
     // Nobody takes it after a forced stop.
+    // waits: for a caller that does nothing but take news; when it is gone, this fails at once.
     let _ = news.send(News::Done(result)).await;
 }
 
@@ -77,10 +78,12 @@ async fn calm_down(errand: &Errand, handle: RequestHandle<RoleClient>, line: &Li
     let peer = errand.link.peer.clone();
     // The cancel first, then the question whether it was read.
     let mut asking = std::pin::pin!(async {
+        // waits: as `asking`, one arm below, beside the deadline.
         handle.cancel(Some("the run was stopped".to_owned())).await?;
         if is_url {
             return Ok(());
         }
+        // waits: the same; it is one future.
         peer.send_request(ClientRequest::PingRequest(PingRequest::default())).await.map(drop)
     });
     let (mut heard, mut read, mut forced) = (line.listen(), None::<Result<(), ServiceError>>, false);
@@ -137,6 +140,7 @@ async fn restart(errand: Errand, id: &RequestId, why: &str) {
         over = slot.over() => over,
         () = scope.forced() => {
             slot.tell(Order::Kill);
+            // waits: for the end of what was just killed, which the ledger of the stopped run waits for.
             slot.over().await
         }
     };

@@ -128,6 +128,7 @@ impl Slot {
     pub(super) async fn settled(&self) -> Result<Arc<Link>, Arc<Over>> {
         let mut state = self.state.subscribe();
         // The sender lives in self, so waiting cannot fail.
+        // waits: as one arm beside the stop, in `errand`.
         let settled = state.wait_for(|state| !matches!(state, State::Starting)).await.map(|state| state.clone());
         match settled {
             Ok(State::Ready(link)) => Ok(link),
@@ -139,6 +140,7 @@ impl Slot {
     /// Waits until it is over.
     pub(super) async fn over(&self) -> Arc<Over> {
         let mut state = self.state.subscribe();
+        // waits: for the keeper, who is bounded by the ladder; callers that can hurry it on do so beside this.
         let over = state.wait_for(|state| matches!(state, State::Over(_))).await.map(|state| state.clone());
         match over {
             Ok(State::Over(over)) => over,
@@ -168,6 +170,7 @@ impl Slot {
     /// Waits until it is told to end now, and says for which cause.
     pub(super) async fn ending(&self) -> Arc<str> {
         let mut orders = self.orders();
+        // waits: as one arm beside the stop, in `errand`.
         let order = orders.wait_for(Order::is_now).await.map(|order| order.clone());
         match order {
             Ok(Order::End(cause)) => cause,
@@ -192,6 +195,7 @@ impl Slot {
     pub(super) async fn unwanted(&self) {
         let (mut users, mut orders) = (self.watch_users(), self.orders());
         // Both only wait for conditions.
+        // waits: as one arm beside the start, in `keep`.
         tokio::select! {
             _ = users.wait_for(|count| *count == 0) => {}
             _ = orders.wait_for(|order| *order != Order::Stay) => {}

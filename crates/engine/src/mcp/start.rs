@@ -57,6 +57,7 @@ pub(super) async fn greet(server: &Server, dial: Dial, wire: &Arc<Wire>) -> Resu
     let dialogue = match dial {
         Dial::Pipes(stdout, stdin) => {
             let inner = AsyncRwTransport::new_client(stdout, stdin).with_max_line_length(MAX_MESSAGE);
+            // waits: within the start time, as one arm beside the orders, in `keep`; so do all waits of this file.
             shake_hands(inner, wire).await?
         }
         Dial::Url(url) => {
@@ -65,6 +66,7 @@ pub(super) async fn greet(server: &Server, dial: Dial, wire: &Arc<Wire>) -> Resu
             config.max_sse_event_size = MAX_MESSAGE;
             config.custom_headers = server.config.headers_map()?.into_iter().collect();
             config.auth_header = server.config.api_key.as_ref().map(|key| key.expose_secret().to_owned());
+            // waits: as above, in `keep`.
             shake_hands(StreamableHttpClientTransport::with_client(client, config), wire).await?
         }
     };
@@ -77,6 +79,7 @@ where
     T: Transport<RoleClient> + 'static,
 {
     let tapped = Tapped { inner, wire: Arc::clone(wire) };
+    // waits: as `greet` does, whose part it is.
     async move { Client.serve(tapped).await.map_err(problem) }.boxed()
 }
 
@@ -106,6 +109,7 @@ pub(super) async fn list(peer: &Peer<RoleClient>) -> Result<Vec<Tool>, ServiceEr
     let offers = peer.peer_info().is_none_or(|info| info.capabilities.tools.is_some());
     let (mut tools, mut cursor) = (Vec::new(), None);
     while offers && tools.len() < MAX_TOOLS {
+        // waits: within the start time, in `keep`.
         let page = peer.list_tools(Some(PaginatedRequestParams::default().with_cursor(cursor))).await?;
         tools.extend(page.tools);
         cursor = page.next_cursor;

@@ -211,6 +211,7 @@ impl<T: Transport<RoleClient>> Transport<RoleClient> for Tapped<T> {
 
     async fn receive(&mut self) -> Option<ServerJsonRpcMessage> {
         loop {
+            // waits: in the task of the connection; no run waits here.
             let message = self.inner.receive().await?;
             if !self.wire.takes(&message) {
                 return Some(message);

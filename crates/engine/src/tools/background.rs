@@ -272,6 +272,7 @@ async fn see_through(
     running: crate::proc::Running,
     held: Held,
 ) {
+    // waits: for the life of the command, in a task of its own scope; a stop tells its warden.
     let ended = running.collect(&mut TailSink(&process)).await;
     *process.grip() = Grip::default();
     let rows = process.scope.ledger().rows();
@@ -317,6 +318,7 @@ impl BackgroundProcess {
     /// Safe: it waits for a condition.
     pub async fn ended(&self) {
         // The sender lives in self, so waiting cannot fail.
+        // waits: raced by the tool `process`, bounded at the shutdown.
         let _ = self.state.subscribe().wait_for(|state| *state != State::Running).await;
     }
 

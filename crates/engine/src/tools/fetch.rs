@@ -148,6 +148,7 @@ impl Fetcher {
         let deadline = Instant::now() + self.settings.time_limit;
         // Dropped at a stop, which closes the socket; so is `held`, which then says `closed`.
         let work = tokio::time::timeout_at(deadline, self.follow(&client, url, most, scope));
+        // waits: raced in `follow`, request by request and chunk by chunk.
         let result = match work.await {
             Ok(result) => result,
             Err(_) => {
@@ -184,7 +185,8 @@ impl Fetcher {
                 .await?
                 .map_err(|e| Failure::Told(format!("the HTTP client cannot be made: {e}")))
         };
-        self.client.get_or_try_init(make).await.cloned()
+        // Raced, because another run may be making it: that one's wait is none of this run's.
+        scope.race(Point::Fetch, self.client.get_or_try_init(make)).await?.cloned()
     }
 }
 
@@ -221,6 +223,7 @@ impl Resolve for Checked {
     fn resolve(&self, name: Name) -> Resolving {
         let may_reach = self.may_reach;
         Box::pin(async move {
+            // waits: as part of a request, which is raced; the system's thread for it ends by itself.
             let all: Vec<SocketAddr> = tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
             let first = all.first().map(SocketAddr::ip);
             let good: Vec<_> = all.into_iter().filter(|a| may_reach(a.ip())).collect();
@@ -326,11 +329,21 @@ impl Fetcher {
         Self { settings, may_reach, client: OnceCell::new() }
     }
 
+    /// Another call that makes the client and does not get on with it.
+    pub(super) async fn make_slowly(&self) {
+        let _ = self.client.get_or_try_init(std::future::pending::<Result<_, Failure>>).await;
+    }
+
     /// Why a URL could not be fetched.
     pub(super) async fn refusal(&self, url: &str, scope: &Scope) -> String {
+        self.outcome(url, scope).await.expect("it is not cancelled")
+    }
+
+    /// Why a URL could not be fetched, unless that is a stop.
+    pub(super) async fn outcome(&self, url: &str, scope: &Scope) -> Result<String, Cancelled> {
         match self.fetch(Url::parse(url).unwrap(), self.settings.body_limit, scope).await {
-            Err(Failure::Told(text)) => text,
-            Err(Failure::Cancelled) => panic!("cancelled"),
+            Err(Failure::Told(text)) => Ok(text),
+            Err(Failure::Cancelled) => Err(Cancelled),
             Ok(answer) => panic!("got {} bytes", answer.body.len()),
         }
     }

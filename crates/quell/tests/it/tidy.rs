@@ -5,6 +5,7 @@
 //! can stop working unnoticed. Where a finding cannot be helped, change the rule's data here and say why in ARCHITECTURE.md.
 
 mod arrows;
+mod awaits;
 mod places;
 mod ranks;
 mod samples;
@@ -47,6 +48,7 @@ const RULES: &[Rule] = &[
     Rule { name: "unsafe", check: places::unsafe_code },
     Rule { name: "environment", check: places::environment },
     Rule { name: "pure floors", check: places::pure_floors },
+    Rule { name: "awaits", check: awaits::awaits },
     Rule { name: "unfinished", check: places::unfinished },
 ];
 
@@ -56,10 +58,19 @@ const MANIFEST_RULES: &[Rule] = &[
     Rule { name: "pure manifests", check: arrows::pure_floors },
 ];
 
+/// Rules of everything that is written by hand.
+const TEXT_RULES: &[Rule] = &[Rule { name: "conflict markers", check: words::conflict_markers }];
+
+/// How the names of texts end.
+const TEXTS: &[&str] = &[".rs", ".md", ".toml", ".sh", ".ci/run"];
+
 fn root() -> PathBuf {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent();
     crates.and_then(Path::parent).expect("this crate lies in crates/ of the workspace").to_owned()
 }
+
+/// Directories without anything that we write.
+const NOT_OURS: &[&str] = &[".git", "target", "node_modules"];
 
 /// Everything below `dir` that is called `*suffix`, sorted.
 fn files(dir: &Path, suffix: &str) -> Vec<PathBuf> {
@@ -67,6 +78,9 @@ fn files(dir: &Path, suffix: &str) -> Vec<PathBuf> {
     for entry in fs::read_dir(dir).expect("a directory of the workspace") {
         let path = entry.expect("an entry of a directory").path();
         if path.is_dir() {
+            if NOT_OURS.iter().any(|name| path.ends_with(name)) {
+                continue;
+            }
             found.extend(files(&path, suffix));
         } else if path.to_string_lossy().ends_with(suffix) {
             found.push(path);
@@ -82,9 +96,13 @@ fn read(path: &Path) -> Source {
 }
 
 fn check(rules: &[Rule], suffix: &str) {
-    let sources: Vec<Source> =
-        ["crates", "xtask"].iter().flat_map(|dir| files(&root().join(dir), suffix)).map(|path| read(&path)).collect();
-    assert!(sources.len() > 5, "the files are elsewhere: only {} {suffix} found", sources.len());
+    let found = ["crates", "xtask"].into_iter().flat_map(|dir| files(&root().join(dir), suffix));
+    inspect(rules, &found.collect::<Vec<_>>());
+}
+
+fn inspect(rules: &[Rule], paths: &[PathBuf]) {
+    let sources: Vec<Source> = paths.iter().map(|path| read(path)).collect();
+    assert!(sources.len() > 5, "the files are elsewhere: only {paths:?} found");
     let mut report = String::new();
     for rule in rules {
         for source in &sources {
@@ -104,4 +122,10 @@ fn tidy_sources() {
 #[test]
 fn tidy_manifests() {
     check(MANIFEST_RULES, "Cargo.toml");
+}
+
+#[test]
+fn tidy_texts() {
+    let found = TEXTS.iter().flat_map(|suffix| files(&root(), suffix));
+    inspect(TEXT_RULES, &found.collect::<Vec<_>>());
 }

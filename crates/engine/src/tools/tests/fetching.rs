@@ -268,6 +268,23 @@ async fn a_stop_closes_the_connection(#[case] path: &str, #[case] answer: &'stat
 }
 
 #[tokio::test]
+async fn a_stopped_fetch_does_not_wait_for_the_set_up_of_another_one() {
+    let fetcher = Fetcher::reaching(FetchSettings::default(), |_| true);
+    let scope = Scope::new(Clock::start(), Probe::default());
+    let url = "http://127.0.0.1:9/";
+    let stopped = async {
+        let other = fetcher.make_slowly();
+        let (mut other, mut call) = (std::pin::pin!(other), std::pin::pin!(fetcher.outcome(url, &scope)));
+        assert!(futures_util::poll!(&mut other).is_pending());
+        assert!(futures_util::poll!(&mut call).is_pending(), "it waits for the other one");
+        scope.cancel();
+        call.await
+    };
+    let outcome = tokio::time::timeout(PATIENCE, stopped).await.expect("a stop ends the wait");
+    assert_eq!(outcome, Err(Cancelled));
+}
+
+#[tokio::test]
 async fn a_dropped_call_closes_the_connection() {
     let server = Server::start(|_, _| Vec::new()).await;
     let bench = bench();

@@ -4,7 +4,7 @@ use super::Finding;
 use super::source::Source;
 
 /// Tests and scaffolds stand outside of the product.
-fn is_scaffold(path: &str) -> bool {
+pub(super) fn is_scaffold(path: &str) -> bool {
     let test = path.split('/').any(|part| matches!(part, "tests" | "tests.rs" | "benches"));
     test || path.starts_with("crates/testkit/") || path.starts_with("xtask/")
 }

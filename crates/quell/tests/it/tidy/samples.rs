@@ -1,7 +1,7 @@
 //! For every rule: files that break it, with the lines where, and files that keep it.
 
 use super::source::Source;
-use super::{MANIFEST_RULES, RULES, Rule};
+use super::{MANIFEST_RULES, RULES, Rule, TEXT_RULES};
 
 /// A small file and the lines in which the rule finds something; none for one that is in order.
 struct Sample {
@@ -96,6 +96,78 @@ const SOURCES: &[Sample] = &[
     sample("unfinished", LIB, "// todo!()\nlet todo = 1;", &[]),
 ];
 
+/// The work of a run: what waits where a stop does not reach it, and what does not.
+const WAITS: &[Sample] = &[
+    sample("awaits", TOOLS, "async fn f() {\n    sleep(x).await;\n}", &[2]),
+    sample("awaits", TOOLS, "async fn f() {\n    // It is short.\n    sleep(x).await;\n}", &[3]),
+    sample("awaits", TOOLS, "async fn f() {\n    // waits: briefly\n    sleep(x).await;\n}", &[3]),
+    sample(
+        "awaits",
+        TOOLS,
+        "async fn f() {\n    // waits: for this one only.\n    a().await;\n    b().await;\n}",
+        &[4],
+    ),
+    sample("awaits", TOOLS, "async fn f() {\n    let a = b\n        .c()\n        .await;\n}", &[4]),
+    sample(
+        "awaits",
+        TOOLS,
+        "async fn f(scope: &Scope) {\n    scope.close().await;\n    arena.race(Point::A, b).await;\n}",
+        &[2, 3],
+    ),
+    sample(
+        "awaits",
+        TOOLS,
+        "async fn f(scope: &Scope) {\n    scope.race(point, a).await;\n    run(scope.id()).await;\n}",
+        &[2, 3],
+    ),
+    sample("awaits", TOOLS, "async fn f() {\n    other.step().await;\n}\nasync fn step() {}", &[2]),
+    sample("awaits", TOOLS, "async fn f() {\n    select! { a = b => {}, c = d => {} }\n}", &[2]),
+    sample("awaits", TOOLS, "#[cfg(test)]\nmod tests;\nasync fn f() {\n    a().await;\n}", &[4]),
+    sample("awaits", TOOLS, "#[cfg(test)]\nfn f() { a().await }\nasync fn g() {\n    pending::<()>().await;\n}", &[4]),
+    sample("awaits", "crates/engine/src/memory/find.rs", "async fn f() { a().await }", &[1]),
+    sample(
+        "awaits",
+        TOOLS,
+        "async fn f() { scope.race(Point::A, b()).await?; cx.scope.blocking(Point::B, \"c\", |d| e).await }",
+        &[],
+    ),
+    sample(
+        "awaits",
+        TOOLS,
+        "async fn f() {\n    let a = self\n        .scope\n        .race(Point::A, b(&c))\n        .await?;\n}",
+        &[],
+    ),
+    sample(
+        "awaits",
+        TOOLS,
+        "async fn f() { a.b(c, &self.scope).await; d(scope, e).await; G::of(h, cx.scope).i().await }",
+        &[],
+    ),
+    sample("awaits", TOOLS, "async fn f() { match self.step().await { _ => step().await } }\nasync fn step() {}", &[]),
+    sample(
+        "awaits",
+        TOOLS,
+        "async fn f() {\n    // waits: for its own end only,\n    // and that is near.\n    let a = match b\n        .c().await {};\n}",
+        &[],
+    ),
+    sample("awaits", TOOLS, "async fn f() {\n    a().await; // waits: for its own end.\n}", &[]),
+    sample("awaits", TOOLS, "async fn f() { select! { () = self.scope.cancelled() => {}, a = b => {} } }", &[]),
+    sample("awaits", TOOLS, "// a().await\n#[cfg(test)]\nmod tests { async fn f() { a().await } }", &[]),
+    sample("awaits", "crates/engine/src/tools/tests/files.rs", "async fn f() { a().await }", &[]),
+    sample("awaits", "crates/engine/src/session.rs", "async fn f() { a().await }", &[]),
+];
+
+const MERGES: &[Sample] = &[
+    sample(
+        "conflict markers",
+        "CHANGELOG.md",
+        "a\n<<<<<<< HEAD\nb\n||||||| c\n=======\nd\n>>>>>>> e\n<<<<<<<\n",
+        &[2, 4, 7, 8],
+    ),
+    sample("conflict markers", LIB, "let a = \"<<<<<<< HEAD\";\n// >>>>>>> b\n", &[]),
+    sample("conflict markers", "README.md", "Title\n=======\n<<<<<<<<<< a\n", &[]),
+];
+
 const MANIFESTS: &[Sample] = &[
     sample(
         "crate arrows",
@@ -150,11 +222,17 @@ fn judge(rules: &[Rule], samples: &[Sample]) {
 #[test]
 fn every_rule_of_sources_finds_what_breaks_it_and_nothing_else() {
     judge(RULES, SOURCES);
+    judge(RULES, WAITS);
 }
 
 #[test]
 fn every_rule_of_manifests_finds_what_breaks_it_and_nothing_else() {
     judge(MANIFEST_RULES, MANIFESTS);
+}
+
+#[test]
+fn every_rule_of_texts_finds_what_breaks_it_and_nothing_else() {
+    judge(TEXT_RULES, MERGES);
 }
 
 /// Sizes are easier made than written down.
@@ -173,8 +251,10 @@ fn sizes_are_measured_to_the_line() {
 #[test]
 fn every_rule_has_a_sample_that_breaks_it_and_one_that_keeps_it() {
     let measured = ["file length", "function length"];
-    for rule in RULES.iter().chain(MANIFEST_RULES).filter(|rule| !measured.contains(&rule.name)) {
-        let of_rule = || SOURCES.iter().chain(MANIFESTS).filter(|sample| sample.rule == rule.name);
+    let all = [SOURCES, WAITS, MERGES, MANIFESTS];
+    for rule in [RULES, MANIFEST_RULES, TEXT_RULES].into_iter().flatten().filter(|rule| !measured.contains(&rule.name))
+    {
+        let of_rule = || all.into_iter().flatten().filter(|sample| sample.rule == rule.name);
         assert!(of_rule().any(|sample| !sample.lines.is_empty()), "nothing breaks {:?}", rule.name);
         assert!(of_rule().any(|sample| sample.lines.is_empty()), "nothing keeps {:?}", rule.name);
     }

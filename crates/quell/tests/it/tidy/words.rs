@@ -51,6 +51,19 @@ pub(super) fn banned_words(source: &Source) -> Vec<Finding> {
     found
 }
 
+/// What a merge leaves where it could not decide.
+const MARKERS: &[&str] = &["<<<<<<<", "|||||||", ">>>>>>>"];
+
+pub(super) fn conflict_markers(source: &Source) -> Vec<Finding> {
+    let is_marker = |line: &str| {
+        MARKERS
+            .iter()
+            .any(|marker| line.strip_prefix(marker).is_some_and(|rest| rest.is_empty() || rest.starts_with(' ')))
+    };
+    let marked = source.lines.iter().enumerate().filter(|(_, line)| is_marker(line));
+    marked.map(|(at, _)| Finding::new(at + 1, "a merge was not finished here")).collect()
+}
+
 fn remedy(name: &str, word: &str) -> String {
     format!("`{name}`: {word:?} says nothing, say what it is or does")
 }
