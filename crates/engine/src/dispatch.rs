@@ -14,7 +14,7 @@ use quell_kernel::registry::{Gate, StopAsk, StopScope};
 use quell_kernel::{Push, Registry};
 use quell_protocol::api::Hold;
 use quell_protocol::{AgentId, Leftover, ResourceKind, RunId, StopReason};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 pub use crate::access::{Access, Caller};
@@ -48,7 +48,11 @@ const SHUTDOWN_GIVES_UP: Duration = Duration::from_millis(2500);
 /// Until when MCP servers have to be gone, counted from the shutdown's beginning.
 const LATEST: Duration = Duration::from_secs(4);
 /// What they get at least, when runs took all of that.
-const SERVERS_GIVE_UP: Duration = Duration::from_millis(200);
+const SERVERS_GIVE_UP: Duration = Duration::from_millis(100);
+/// How long the engine's own tasks may take to end once nothing runs any more.
+const TASKS_GIVE_UP: Duration = Duration::from_millis(500);
+/// Until when all books have to be closed, counted from the shutdown's beginning, whatever the disk or another program does.
+const BOOKS_CLOSED: Duration = Duration::from_millis(4700);
 
 /// The engine. Clones are the same.
 #[derive(Clone)]
@@ -229,11 +233,15 @@ impl Engine {
         let servers = mcp.closed(now.max(begun + SHUTDOWN_FORCES), (now + SERVERS_GIVE_UP).max(begun + LATEST)).await;
         self.0.closing.cancel();
         self.0.runs.tasks().close();
-        let _ = timeout(Duration::from_millis(500), self.0.runs.tasks().wait()).await;
+        let books = begun + BOOKS_CLOSED;
+        // Who waits for a database that does not answer is left behind.
+        let _ = timeout_at(books.min(Instant::now() + TASKS_GIVE_UP), self.0.runs.tasks().wait()).await;
         let mut left: Vec<(RunId, Leftover)> = active.iter().flat_map(|cell| left_of(cell)).collect();
         left.extend(processes.iter().flat_map(|process| left_behind(process)));
         left.extend(servers);
-        self.0.store.clone().close().await;
+        if timeout_at(books, self.0.store.clone().close()).await.is_err() {
+            tracing::error!("the database is busy and was not closed in time; what it had answered is safe");
+        }
         left
     }
 

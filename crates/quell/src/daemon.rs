@@ -12,10 +12,10 @@ use metrics_exporter_prometheus::PrometheusBuilder;
 use quell_engine::Engine;
 use quell_engine::llm::demo::{DemoModel, DemoScript};
 use quell_engine::llm::{ProviderConfig, ProviderKind};
+use quell_protocol::{Leftover, RunId};
 use quell_surfaces::Door;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::oneshot;
 
 use crate::cli::ServeArgs;
 use crate::config::{self, Loaded};
@@ -44,25 +44,32 @@ async fn serve(mut loaded: Loaded, listen: Option<SocketAddr>) -> anyhow::Result
     }
     let address = listen.unwrap_or(loaded.config.server.listen);
     let served = open_doors(&engine, &loaded, address, &data_dir, metrics).await;
-    let left = engine.shut_down().await;
+    let left = match &served {
+        Ok(left) => left.as_slice(),
+        // The doors were never open, or broke: nobody has closed the engine yet.
+        Err(_) => &engine.shut_down().await,
+    };
     if let Some(demo) = demo {
         demo.stop().await;
     }
-    for (run, leftover) in &left {
+    for (run, leftover) in left {
         tracing::error!(%run, kind = ?leftover.kind, name = leftover.name, "still held at the end of the shutdown");
     }
-    served?;
-    Ok(if left.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if served?.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Listens, announces the address, and serves until a signal; then hands out what streams still have to say.
+/// What could not be ended, each with the run that had started it.
+type Left = Vec<(RunId, Leftover)>;
+
+/// Listens, announces the address, and serves until a signal; then shuts the engine down and answers what it left. While that
+/// goes on the doors stay open: they refuse new work by name, still take a stop, and hand out what streams have to say.
 async fn open_doors(
     engine: &Engine,
     loaded: &Loaded,
     address: SocketAddr,
     data_dir: &Path,
     metrics: metrics_exporter_prometheus::PrometheusHandle,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Left> {
     let listener = TcpListener::bind(address).await.with_context(|| {
         format!("cannot listen on {address}; is another daemon running there? --listen 127.0.0.1:0 takes a free port")
     })?;
@@ -73,29 +80,37 @@ async fn open_doors(
         .context("the address file cannot be written")?;
     let mut signals = Signals::listen().context("signals cannot be listened for")?;
     announce(address)?;
-    let (close, closed) = oneshot::channel::<()>();
     let listener = listener.tap_io(|stream| {
         // Deltas are small and must not wait for an acknowledgement.
         let _ = stream.set_nodelay(true);
     });
-    let server = axum::serve(listener, router).with_graceful_shutdown(async {
-        let _ = closed.await;
-    });
+    let closing = engine.clone();
+    let server = axum::serve(listener, router).with_graceful_shutdown(async move { closing.closing().await });
     let mut server = std::pin::pin!(server.into_future());
     tokio::select! {
         ended = &mut server => ended.context("the doors failed")?,
         () = signals.next() => {}
     }
-    let _ = close.send(());
-    let stopping = stop_or_force(engine, &mut signals);
-    tokio::join!(stopping, async {
-        // Streams end when the engine closes; a reader that does not read is left behind.
-        engine.closing().await;
-        let _ = tokio::time::timeout(DOORS_CLOSE, server).await;
-    });
+    let (left, ()) = tokio::join!(stop_or_force(engine, &mut signals), close_doors(engine, server));
     // The next daemon writes its own.
     let _ = std::fs::remove_file(data_dir.join(ADDRESS_FILE));
-    Ok(())
+    Ok(left)
+}
+
+/// Serves until the engine closes, and a moment longer: streams end then, and a reader that does not read is left behind.
+async fn close_doors(engine: &Engine, server: impl Future<Output = std::io::Result<()>>) {
+    let over = async {
+        engine.closing().await;
+        tokio::time::sleep(DOORS_CLOSE).await;
+    };
+    tokio::select! {
+        ended = server => {
+            if let Err(error) = ended {
+                tracing::warn!(%error, "the doors did not close cleanly");
+            }
+        }
+        () = over => {}
+    }
 }
 
 fn announce(address: SocketAddr) -> anyhow::Result<()> {
@@ -125,14 +140,14 @@ impl Signals {
     }
 }
 
-/// Shuts down; a second signal forces.
-async fn stop_or_force(engine: &Engine, signals: &mut Signals) {
+/// Shuts down and answers what is left; a second signal forces.
+async fn stop_or_force(engine: &Engine, signals: &mut Signals) -> Left {
     let mut down = std::pin::pin!(engine.shut_down());
     tokio::select! {
-        _ = &mut down => return,
+        left = &mut down => return left,
         () = signals.next() => engine.force_shut_down(),
     }
-    down.await;
+    down.await
 }
 
 /// Starts the built-in demo model when a provider or agent asks for it.

@@ -56,6 +56,9 @@ pub(crate) async fn upgrade(State(door): State<Door>, request: Request) -> Respo
     if let Err(refused) = check_origin(request.headers(), &door) {
         return refused.into_response();
     }
+    if !door.engine().is_open() {
+        return refuse(ErrorCode::ShuttingDown, "connect again when it is back").into_response();
+    }
     let Some(place) = door.take_stream() else {
         return refuse(ErrorCode::TooManyConnections, "close a connection, or raise max_connections in [server]")
             .into_response();

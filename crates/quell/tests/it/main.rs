@@ -26,6 +26,7 @@ mod race;
 mod rows_b;
 mod rows_b10;
 mod rows_e;
+mod shutdown;
 mod subagents;
 mod sweep;
 mod tidy;
