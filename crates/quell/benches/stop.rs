@@ -3,16 +3,10 @@
 //! The floor of a stop is a bare client that drops its own socket. Floor and product alternate sample by sample, so that a
 //! noisy machine is noisy for both. The daemon is the real release binary; the model server counts when a client left.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    reason = "a bench that cannot go on has nothing better to do than panic"
-)]
+#![expect(clippy::unwrap_used, reason = "a bench that cannot go on has nothing better to do than panic")]
 
 #[path = "stop/floor.rs"]
 mod floor;
-#[path = "stop/gateway.rs"]
-mod gateway;
 #[path = "stop/many.rs"]
 mod many;
 #[path = "stop/mcp.rs"]

@@ -27,7 +27,13 @@ impl Marker {
     #[expect(clippy::new_without_default, reason = "each one is different")]
     pub fn new() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        Self(format!("quell-mark-{}-{}-end", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)))
+        Self(format!("{}{}-end", Self::prefix(), NEXT.fetch_add(1, Ordering::Relaxed)))
+    }
+
+    /// What the texts of all markers of this process begin with.
+    #[must_use]
+    pub fn prefix() -> String {
+        format!("quell-mark-{}-", std::process::id())
     }
 
     /// Its text.
@@ -67,6 +73,13 @@ impl Marker {
     /// When somebody still does after `limit`.
     pub async fn gone(&self, limit: Duration) -> Duration {
         leaks::no_process_marked(&self.0, limit).await
+    }
+
+    /// Ends it without looking for survivors: for who has looked.
+    pub fn retire(self) {
+        // Its text is all that it holds.
+        let mut kept = std::mem::ManuallyDrop::new(self);
+        drop(std::mem::take(&mut kept.0));
     }
 
     /// Kills whoever carries it, again and again until nobody does or two hundred rounds are over.

@@ -15,8 +15,8 @@ use tokio::sync::oneshot;
 pub use baseline::{Allowance, Baseline, Tasks};
 pub(crate) use proc_fs::is_marked;
 pub use proc_fs::{
-    Descriptors, Process, SocketRow, TcpState, children_of, descendants_of, descriptors_of, group_of, marked, process,
-    rss_bytes, sockets_of, tcp_sockets, threads_of, with_environment,
+    Descriptors, Process, SocketRow, TcpState, children_of, descendants_of, descriptors_of, group_of, marked, marks,
+    process, rss_bytes, sockets_of, tcp_sockets, threads_of, with_environment,
 };
 
 /// Pause between two looks at the system.

@@ -6,6 +6,7 @@
 
 pub mod commands;
 pub mod daemon;
+pub mod gateway;
 pub mod history;
 pub mod leaks;
 pub mod mcp;

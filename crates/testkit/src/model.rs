@@ -99,6 +99,37 @@ impl ScriptedModel {
         self
     }
 
+    /// From now on requests with a valid history are counted and not kept: for servers that run for long. Conditions on
+    /// single requests do not find them any more.
+    pub fn forget_the_sound(&self) -> &Self {
+        self.waiting.stage.forget_the_sound();
+        self
+    }
+
+    /// How many requests have arrived so far, forgotten ones included.
+    #[must_use]
+    pub fn request_count(&self) -> usize {
+        *self.waiting.stage.arrived().borrow()
+    }
+
+    /// How many connections are open now.
+    #[must_use]
+    pub fn connection_count(&self) -> usize {
+        *self.waiting.stage.connections().borrow()
+    }
+
+    /// Whatever arrived that no provider would have taken, in words: odd requests and broken histories.
+    #[must_use]
+    pub fn complaints(&self) -> Vec<String> {
+        let odd = self.waiting.stage.oddities().into_iter().map(|oddity| format!("an odd request: {oddity}"));
+        let broken = self.waiting.stage.records().into_iter().filter(|record| !record.violations.is_empty());
+        let broken = broken.map(|record| {
+            let reasons: Vec<String> = record.violations.iter().map(ToString::to_string).collect();
+            format!("request {} has a broken history:\n  {}\n{:#}", record.index, reasons.join("\n  "), record.body)
+        });
+        odd.chain(broken).collect()
+    }
+
     /// Opens a gate, for good: who waits at it goes on, who comes later does not wait.
     pub fn open_gate(&self, name: &str) -> &Self {
         self.waiting.stage.open_gate(name);
@@ -189,18 +220,13 @@ impl ScriptedModel {
     /// # Panics
     /// When one had not, with the reasons and the messages.
     pub fn assert_histories_valid(&self) {
-        let oddities = self.waiting.stage.oddities();
-        assert!(oddities.is_empty(), "odd requests at the scripted model: {oddities:#?}");
-        for record in self.waiting.stage.records() {
-            let reasons: Vec<String> = record.violations.iter().map(ToString::to_string).collect();
-            assert!(
-                reasons.is_empty(),
-                "request {} has a broken history:\n  {}\n{:#}",
-                record.index,
-                reasons.join("\n  "),
-                record.body
-            );
-        }
+        let complaints = self.complaints();
+        assert!(
+            complaints.is_empty(),
+            "{} requests at the scripted model: {}",
+            complaints.len(),
+            complaints.join("\n")
+        );
     }
 }
 

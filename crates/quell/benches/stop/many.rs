@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use quell_testkit::daemon::Daemon;
+use quell_testkit::gateway::{Gateway, is_aborted, is_ended};
 use quell_testkit::model::{Behaviour, ModelRequest, ScriptedModel, Step, Stream};
 use serde_json::json;
 
-use crate::gateway::{Gateway, is_aborted, is_ended};
 use crate::report::{Report, Target, Times};
 use crate::{config, floor, quell};
 

@@ -3,11 +3,11 @@
 use std::time::SystemTime;
 
 use quell_testkit::daemon::Daemon;
+use quell_testkit::gateway::{Gateway, is_ended};
 use quell_testkit::model::{Behaviour, ScriptedModel};
 use quell_testkit::{leaks, mcp};
 use serde_json::json;
 
-use crate::gateway::{Gateway, is_ended};
 use crate::report::{Report, Target, Times};
 use crate::{config, quell};
 

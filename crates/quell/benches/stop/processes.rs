@@ -10,10 +10,10 @@ use quell_kernel::StopTimes;
 use quell_protocol::ToolOutputStream;
 use quell_testkit::commands::{self, Marker};
 use quell_testkit::daemon::{Api, Daemon};
+use quell_testkit::gateway::{Gateway, is_ended};
 use quell_testkit::model::{Behaviour, ScriptedModel};
 use serde_json::json;
 
-use crate::gateway::{Gateway, is_ended};
 use crate::report::{Report, Target, Times};
 use crate::{config, quell};
 

@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use quell_testkit::daemon::Daemon;
+use quell_testkit::gateway::{Gateway, is_ended};
 use quell_testkit::model::{Behaviour, ModelRequest, ScriptedModel, Stream};
 use serde_json::json;
 
-use crate::gateway::{Gateway, is_ended};
 use crate::many::{last_left, named, slow_stream};
 use crate::report::{Report, Target, Times};
 use crate::{config, quell};

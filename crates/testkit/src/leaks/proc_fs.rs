@@ -1,6 +1,6 @@
 //! Reads `/proc`. A process that ends while it is read counts as gone.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -61,6 +61,32 @@ fn has_entry(pid: u32, entry: &str) -> bool {
 pub fn marked(marker: &str) -> Vec<Process> {
     let holds = |pid: &u32| is_marked(*pid, marker);
     pids().into_iter().filter(holds).filter_map(process).collect()
+}
+
+/// Every word beginning with `prefix` in the environment or arguments of a living process, with who carries it: one look for
+/// many markers.
+#[must_use]
+pub fn marks(prefix: &str) -> Vec<(String, Process)> {
+    let mut found = Vec::new();
+    for pid in pids() {
+        let mut carried = BTreeSet::new();
+        for file in ["environ", "cmdline"] {
+            let bytes = fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+            let text = String::from_utf8_lossy(&bytes);
+            carried.extend(text.match_indices(prefix).map(|(at, _)| word_at(&text, at)));
+        }
+        if !carried.is_empty()
+            && let Some(process) = process(pid)
+        {
+            found.extend(carried.into_iter().map(|mark| (mark, process.clone())));
+        }
+    }
+    found
+}
+
+fn word_at(text: &str, at: usize) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || c == '-';
+    text.get(at..).unwrap_or_default().chars().take_while(|c| plain(*c)).collect()
 }
 
 pub(crate) fn is_marked(pid: u32, marker: &str) -> bool {

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt::Write as _;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -21,6 +22,8 @@ pub(super) struct Stage {
     queue: Mutex<VecDeque<Behaviour>>,
     by_prompt: Mutex<Option<Arc<ByPrompt>>>,
     records: Mutex<Vec<Arc<Recorded>>>,
+    /// True when sound requests are counted and not kept.
+    forgetful: AtomicBool,
     arrived: watch::Sender<usize>,
     gates: watch::Sender<BTreeSet<String>>,
     connections: watch::Sender<usize>,
@@ -44,6 +47,7 @@ impl Stage {
             queue: Mutex::default(),
             by_prompt: Mutex::default(),
             records: Mutex::default(),
+            forgetful: AtomicBool::new(false),
             arrived: watch::Sender::new(0),
             gates: watch::Sender::new(BTreeSet::new()),
             connections: watch::Sender::new(0),
@@ -57,6 +61,10 @@ impl Stage {
 
     pub(super) fn set_by_prompt(&self, choose: ByPrompt) {
         *lock(&self.by_prompt) = Some(Arc::new(choose));
+    }
+
+    pub(super) fn forget_the_sound(&self) {
+        self.forgetful.store(true, Ordering::Relaxed);
     }
 
     /// The script comes first, then the choice by prompt, then a short answer.
@@ -89,7 +97,7 @@ impl Stage {
         let violations = rules::check(dialect, &body);
         let mut records = lock(&self.records);
         let recorded = Arc::new(Recorded {
-            index: records.len(),
+            index: *self.arrived.borrow(),
             arrived: Instant::now(),
             dialect,
             headers: incoming.headers,
@@ -99,8 +107,10 @@ impl Stage {
             body,
             progress: watch::Sender::new(Progress::default()),
         });
-        records.push(Arc::clone(&recorded));
-        let count = records.len();
+        if !self.forgetful.load(Ordering::Relaxed) || !recorded.violations.is_empty() {
+            records.push(Arc::clone(&recorded));
+        }
+        let count = recorded.index + 1;
         // Told without the lock: who waits for an arrival looks at the records while it holds the count.
         drop(records);
         self.arrived.send_replace(count);
@@ -112,7 +122,7 @@ impl Stage {
     }
 
     pub(super) fn record(&self, index: usize) -> Option<Arc<Recorded>> {
-        lock(&self.records).get(index).cloned()
+        lock(&self.records).iter().find(|record| record.index == index).cloned()
     }
 
     pub(super) fn records(&self) -> Vec<Arc<Recorded>> {
