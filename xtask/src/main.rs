@@ -17,6 +17,7 @@ usage: cargo xtask COMMAND
   tidy                    the house rules alone (part of test)
   ci [STEP...]            fmt, clippy, docs, deny, test, or only the named ones
   bench [ARG...]          measure the product against its physical floor (release build)
+  soak [ARG...]           random runs and stops on the real binary, all checked: --minutes N, --seed S, --sessions 200, --release
 ";
 
 /// The release that is installed when there is none. It takes some minutes, once.
@@ -46,6 +47,7 @@ fn run(args: &[String]) -> anyhow::Result<()> {
             timed(name, *step)
         }),
         "bench" => bench(rest),
+        "soak" => soak(rest),
         "help" | "--help" | "-h" => {
             eprint!("{HELP}");
             Ok(())
@@ -56,8 +58,14 @@ fn run(args: &[String]) -> anyhow::Result<()> {
 
 type Step = fn() -> anyhow::Result<()>;
 
-const STEPS: &[(&str, Step)] =
-    &[("fmt", check_format), ("clippy", clippy), ("docs", docs), ("deny", deny), ("test", all_tests)];
+const STEPS: &[(&str, Step)] = &[
+    ("fmt", check_format),
+    ("clippy", clippy),
+    ("docs", docs),
+    ("deny", deny),
+    ("test", all_tests),
+    ("soak", short_soak),
+];
 
 fn timed(name: &str, step: Step) -> anyhow::Result<()> {
     eprintln!("== {name}");
@@ -125,6 +133,20 @@ fn bench(args: &[String]) -> anyhow::Result<()> {
     let mut command = command("cargo", ["bench", "--package", "quell", "--bench", "stop", "--"]);
     command.args(args);
     checked(&mut command)
+}
+
+/// Of the binary that the tests have built, unless the release is asked for.
+fn soak(args: &[String]) -> anyhow::Result<()> {
+    let (release, args): (Vec<&String>, Vec<&String>) = args.iter().partition(|arg| *arg == "--release");
+    let profile = if release.is_empty() { "dev" } else { "release" };
+    let bench = ["bench", "--package", "quell", "--bench", "soak", "--locked", "--profile", profile, "--"];
+    let mut command = command("cargo", bench);
+    command.args(args);
+    checked(&mut command)
+}
+
+fn short_soak() -> anyhow::Result<()> {
+    soak(&["--minutes", "2"].map(str::to_owned))
 }
 
 fn cargo<const N: usize>(args: [&str; N]) -> anyhow::Result<()> {

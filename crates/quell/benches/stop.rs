@@ -23,6 +23,8 @@ mod single;
 mod start;
 #[path = "stop/subtree.rs"]
 mod subtree;
+#[path = "stop/times.rs"]
+mod times;
 
 use std::path::Path;
 

@@ -8,7 +8,8 @@ use quell_testkit::model::{Behaviour, ScriptedModel};
 use quell_testkit::{leaks, mcp};
 use serde_json::json;
 
-use crate::report::{Report, Target, Times};
+use crate::report::{Report, Target};
+use crate::times::Times;
 use crate::{config, quell};
 
 /// Longest wait for a server. It decides only how late a broken bench fails.

@@ -14,7 +14,8 @@ use quell_testkit::gateway::{Gateway, is_ended};
 use quell_testkit::model::{Behaviour, ScriptedModel};
 use serde_json::json;
 
-use crate::report::{Report, Target, Times};
+use crate::report::{Report, Target};
+use crate::times::Times;
 use crate::{config, quell};
 
 pub(crate) async fn measure(report: &mut Report, samples: usize) {

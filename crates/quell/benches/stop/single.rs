@@ -7,7 +7,8 @@ use quell_testkit::gateway::{Gateway, is_aborted, is_ended};
 use quell_testkit::model::{Behaviour, ScriptedModel};
 use serde_json::json;
 
-use crate::report::{Report, Target, Times};
+use crate::report::{Report, Target};
+use crate::times::Times;
 use crate::{config, floor, quell};
 
 /// What the machine does besides.

@@ -4,7 +4,8 @@ use quell_testkit::daemon::Home;
 use quell_testkit::model::ScriptedModel;
 
 use crate::many::rss_kib;
-use crate::report::{Report, Target, Times};
+use crate::report::{Report, Target};
+use crate::times::Times;
 use crate::{config, quell};
 
 pub(crate) async fn measure(report: &mut Report) {

@@ -8,7 +8,8 @@ use quell_testkit::model::{Behaviour, ModelRequest, ScriptedModel, Stream};
 use serde_json::json;
 
 use crate::many::{last_left, named, slow_stream};
-use crate::report::{Report, Target, Times};
+use crate::report::{Report, Target};
+use crate::times::Times;
 use crate::{config, quell};
 
 /// The run and all below it.

@@ -1,0 +1,43 @@
+//! Times of one thing, and what is told of them.
+
+use std::time::Duration;
+
+/// Times of one thing, in milliseconds.
+#[derive(Debug, Default)]
+pub(crate) struct Times(Vec<f64>);
+
+impl Times {
+    pub(crate) fn add(&mut self, time: Duration) {
+        self.0.push(time.as_secs_f64() * 1000.0);
+    }
+
+    /// The value below which `part` (0 to 1) of the samples lie.
+    pub(crate) fn quantile(&self, part: f64) -> f64 {
+        let mut sorted = self.0.clone();
+        sorted.sort_by(f64::total_cmp);
+        #[expect(
+            clippy::cast_precision_loss,
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a place in a list of samples"
+        )]
+        let at = ((sorted.len().saturating_sub(1)) as f64 * part).round() as usize;
+        sorted.get(at).copied().unwrap_or(f64::NAN)
+    }
+
+    pub(crate) fn median(&self) -> f64 {
+        self.quantile(0.5)
+    }
+
+    pub(crate) fn p99(&self) -> f64 {
+        self.quantile(0.99)
+    }
+
+    pub(crate) fn max(&self) -> f64 {
+        self.quantile(1.0)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+}
