@@ -5,10 +5,11 @@ use quell_testkit::daemon::Home;
 use quell_testkit::model::{Behaviour, ScriptedModel};
 use serde_json::json;
 
-use crate::gateway::Gateway;
 use crate::many::slow_stream;
-use crate::report::{Report, Target, Times};
+use crate::report::{Report, Target};
+use crate::times::Times;
 use crate::{config, quell};
+use quell_testkit::gateway::Gateway;
 
 const RUNS: usize = 1000;
 const ROUNDS: usize = 5;
