@@ -208,7 +208,8 @@ impl Auditor {
         let unexplained = unexplained(&facts, row);
         drop(facts);
         if let Some(why) = unexplained {
-            tally.fault(Fault::Verdict, run, format!("{why}: {row}"));
+            let said = self.site.said_of(&[run, row["sessionKey"].as_str().unwrap_or(run)]);
+            tally.fault(Fault::Verdict, run, format!("{why}: {row}\n{said}"));
         }
     }
 

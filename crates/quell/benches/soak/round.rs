@@ -77,11 +77,8 @@ impl Round {
         for log in &logs {
             self.judge(log, self.expected(log, &named));
         }
-        if let Some(run) = more {
-            if self.plan.lasting {
-                self.tidy().await;
-            }
-            self.judge(&self.follow(&run).await, Expected::Any);
+        if let Some(message) = more {
+            self.steered_or_not(&message).await;
         }
         let completed = logs.iter().any(|log| last(log, "/verdict/kind") == "completed");
         if Stage::leaves(&self.plan) && completed {
@@ -99,13 +96,25 @@ impl Round {
         self.site.tally.facts().rounds += 1;
     }
 
-    /// Sends a message; answers the run that has it now.
+    /// A message that its run did not take before its end is a run of its own.
+    async fn steered_or_not(&self, message: &str) {
+        let view = self.site.http.get(&format!("/api/runs/{message}")).await.expect_status(200);
+        if view["state"] == "steered" {
+            return;
+        }
+        if self.plan.lasting {
+            self.tidy().await;
+        }
+        self.judge(&self.follow(message).await, Expected::Any);
+    }
+
+    /// Sends a message; answers its id, which is that of its run unless another one takes it.
     async fn send(&self, message: &Message) -> Option<String> {
         let path = format!("/api/sessions/{}/runs", self.session);
         let answer = self.site.http.post(&path, &message.body).await;
         let body = self.site.expect(&answer, 202, &message.run);
         self.site.tally.facts().sent += 1;
-        body["runId"].as_str().map(str::to_owned)
+        body["messageId"].as_str().or(body["runId"].as_str()).map(str::to_owned)
     }
 
     /// Reads a run's events to their end; somebody else may leave in the middle.
@@ -157,7 +166,7 @@ impl Round {
         self.site.tally.facts().tidied += 1;
     }
 
-    /// What somebody else does meanwhile; answers a run that came of it.
+    /// What somebody else does meanwhile; answers the message that came of it.
     async fn beside(&self, beside: Beside, runs: &[String]) -> Option<String> {
         let run = runs.first()?;
         match beside {
@@ -165,8 +174,7 @@ impl Round {
             Beside::Steer => {
                 let text = format!("and mind the gap marker:{run}");
                 let body = json!({"text": text, "agent": self.plan.agent("main"), "onBusy": "steer"});
-                let into = self.send(&Message { run: run.clone(), body }).await?;
-                (into != *run).then_some(into)
+                self.send(&Message { run: run.clone(), body }).await
             }
             Beside::Answer(decision) => {
                 self.answer_approval(run, decision).await;

@@ -12,6 +12,9 @@ use crate::model::ModelProcess;
 use crate::plan::Dialect;
 use crate::tally::Tally;
 
+/// Lines of the log that explain a fault.
+const SAID: usize = 12;
+
 /// Everything that rounds and audits share.
 pub(crate) struct Site {
     pub(crate) daemon: Daemon,
@@ -35,6 +38,13 @@ impl Site {
     pub(crate) async fn stop_session(&self, session: &str) -> Vec<String> {
         let answer = self.http.post(&format!("/api/sessions/{session}/stop?wait=1"), &json!({})).await;
         run_ids(&self.expect(&answer, 200, "a stop of a session"))
+    }
+
+    /// The last that the daemon's log says of one of these.
+    pub(crate) fn said_of(&self, names: &[&str]) -> String {
+        let log = self.daemon.output();
+        let lines = log.lines().rev().filter(|line| names.iter().any(|name| line.contains(name)));
+        lines.take(SAID).collect::<Vec<_>>().join("\n")
     }
 
     /// The body of an answer that should have this status; any other is a fault.
