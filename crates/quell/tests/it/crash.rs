@@ -7,6 +7,7 @@ use std::path::Path;
 
 use quell_engine::agent::AgentConfig;
 use quell_engine::dispatch::Follow;
+use quell_kernel::Push;
 use quell_kernel::turn::PartialPolicy;
 use quell_protocol::{EventKind, RunId, StopReason, Verdict};
 use quell_testkit::commands::{self, Marker};
@@ -15,7 +16,9 @@ use quell_testkit::model::{Behaviour, Stream};
 use rusqlite::Connection;
 use serde_json::{Value, json};
 
-use crate::harness::{Claim, Ground, House, PATIENCE, abort_reason, alice, copy_of, flat, message, receipt};
+use crate::harness::{
+    Claim, Ground, House, PATIENCE, abort_reason, alice, ask, copy_of, flat, message, of_run, receipt,
+};
 
 /// A second house on the ground as it is at this instant: what a daemon that dies now would leave to it.
 async fn after_the_crash(house: &House) -> House {
@@ -109,15 +112,21 @@ async fn text_that_streamed_is_there_for_people_and_by_the_agents_policy_for_the
 /// Its daemon dies between the stop and the death of a deaf command: the verdict is the person's all the same.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stop_outlives_the_daemon_that_took_it() {
-    let house = House::shared().await;
+    // The command dies of the forced stop, and of nothing before that.
+    let slow = |config: &mut quell_engine::EngineConfig| {
+        config.stop.term = PATIENCE * 2;
+        config.stop.grace = PATIENCE * 2;
+    };
+    let house = House::with(Claim::shared().await, slow).await;
     let mark = Marker::new();
     let deaf = json!({"command": commands::deaf_setsid_child(&mark)});
     house.model.script(Behaviour::tool_call("c1", "shell", &deaf));
     let run = house.send(message("s", "wait for ever")).await;
-    mark.at_least(2).await;
+    house.printed(&run, "deaf").await;
     let stop = house.stop(&run);
     journaled(&house, &run, "the verdict", says("ending", "alice")).await;
     let after = after_the_crash(&house).await;
+    house.engine.stop(&alice(), &of_run(&run), &ask(Push::Forced)).settled().await;
     stop.settled().await;
     let view = after.engine.run(&run).await.unwrap().unwrap();
     let theirs = house.ended(&run).await;

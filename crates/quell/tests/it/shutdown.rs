@@ -193,8 +193,10 @@ async fn slow_to_stop() -> (Daemon, ScriptedModel, Marker, String) {
     model.script(Behaviour::tool_call("c1", "shell", &json!({"command": commands::ignores_signals(&mark)})));
     let body = json!({"text": "do it", "agent": "main"});
     let sent = daemon.http().post("/api/sessions/s/runs", &body).await.expect_status(202);
-    mark.at_least(1).await;
-    (daemon, model, mark, sent["runId"].as_str().unwrap().to_owned())
+    let run = sent["runId"].as_str().unwrap().to_owned();
+    // It prints that it is deaf.
+    daemon.http().events(&run, 0).await.until("tool.output").await;
+    (daemon, model, mark, run)
 }
 
 #[tokio::test(flavor = "multi_thread")]
