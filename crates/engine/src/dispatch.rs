@@ -4,6 +4,7 @@ mod config;
 mod journal;
 mod look;
 mod recover;
+mod sessions;
 mod submit;
 
 use std::collections::BTreeMap;
@@ -36,6 +37,7 @@ use crate::tools::background::{Background, BackgroundProcess};
 pub use config::{EngineConfig, StartError};
 use journal::keep_journal;
 pub use look::{Follow, HistoryPage};
+pub use sessions::SessionError;
 pub use submit::{StopText, Submission, SubmitError, Submitted, stop_answer};
 
 /// How often the maintenance looks for what is over its time (row A6; the exact timers are each run's own).

@@ -20,7 +20,7 @@ use tokio::runtime::Handle;
 use tokio_util::task::TaskTracker;
 
 use crate::agent::Workshop;
-use crate::cell::{Acceptance, Cell, Hub, Notice};
+use crate::cell::{Acceptance, Cell, Hub, Notice, Progress};
 use crate::clock::Clock;
 use crate::scope::StopLevel;
 use crate::store::Store;
@@ -213,6 +213,14 @@ impl Runs {
     pub fn of_session(&self, key: &SessionKey) -> Vec<Arc<Cell>> {
         let state = self.lock();
         state.registry.of_session(key).filter_map(|entry| state.cells.get(&entry.run.id).cloned()).collect()
+    }
+
+    /// Runs of a session that are over, and that the database may not know as such yet.
+    #[must_use]
+    pub fn over_of_session(&self, key: &SessionKey) -> Vec<RunId> {
+        let state = self.lock();
+        let over = |cell: &&Arc<Cell>| cell.run.session == *key && cell.progress() == Progress::Ended;
+        state.cells.values().filter(over).map(|cell| cell.id().clone()).collect()
     }
 
     /// What an agent's runs are doing, and which they are.

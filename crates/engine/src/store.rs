@@ -33,6 +33,7 @@ pub use error::StoreError;
 pub use inspect::{Inspection, inspect};
 pub use lock::Holder;
 pub use rows::{AcceptedRow, Past, RunFilter, RunRow, SessionFilter, StoredSession, StoredState, StoredToken};
+pub use sessions::Deleted;
 
 use lock::DirectoryLock;
 use reader::Read;

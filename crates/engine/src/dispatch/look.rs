@@ -11,7 +11,6 @@ use quell_protocol::approval::{ApprovalRow, Decision};
 use quell_protocol::{AgentId, EventKind, RunEvent, RunId, SessionKey};
 
 use super::{AnswerError, Caller, Engine, Follower, Stop};
-use crate::cell::Notice;
 use crate::scope::StopLevel;
 use crate::store::{Past, RunFilter, RunRow, SessionFilter, StoreError, StoredSession};
 use crate::tools::background::BackgroundProcess;
@@ -195,42 +194,6 @@ impl Engine {
         Ok(HistoryPage { messages, before })
     }
 
-    /// Stops the session's runs, then empties its history; the old turns stay under a boundary. False if there is none.
-    ///
-    /// # Errors
-    /// The store's error.
-    ///
-    /// # Cancel safety
-    /// The stop is done at once; a caller who leaves before the end may have to ask again for the reset.
-    pub async fn reset_session(&self, caller: &Caller, key: &SessionKey, ask: &StopAsk) -> Result<bool, StoreError> {
-        self.stop_session_and_wait(caller, key, ask).await;
-        let at = self.inner().clock.rfc3339(self.inner().clock.now());
-        let reset = self.inner().store.reset_session(key.clone(), at).await?;
-        self.inner().sessions.forget_history(key);
-        if reset {
-            self.inner().hub.publish(&Notice::Session { key: key.clone(), reason: "reset" });
-        }
-        Ok(reset)
-    }
-
-    /// Stops the session's runs, then deletes it with all it left. False if there is none.
-    ///
-    /// # Errors
-    /// The store's error.
-    ///
-    /// # Cancel safety
-    /// The stop is done at once; a caller who leaves before the end may have to ask again for the deletion.
-    pub async fn delete_session(&self, caller: &Caller, key: &SessionKey, ask: &StopAsk) -> Result<bool, StoreError> {
-        self.stop_session_and_wait(caller, key, ask).await;
-        let deleted = self.inner().store.delete_session(key.clone()).await?;
-        self.inner().sessions.forget_history(key);
-        if deleted {
-            tracing::info!(session = %key, principal = %caller.principal, "session deleted");
-            self.inner().hub.publish(&Notice::Session { key: key.clone(), reason: "delete" });
-        }
-        Ok(deleted)
-    }
-
     /// A session's background commands, oldest first; the last ended ones too.
     #[must_use]
     pub fn processes(&self, key: &SessionKey) -> Vec<Arc<BackgroundProcess>> {
@@ -295,11 +258,6 @@ impl Engine {
     #[must_use]
     pub fn model_requests(&self) -> usize {
         self.inner().models.active().count()
-    }
-
-    async fn stop_session_and_wait(&self, caller: &Caller, key: &SessionKey, ask: &StopAsk) {
-        let stop = self.stop(caller, &StopScope::whole_session(key.clone()), ask);
-        stop.settled().await;
     }
 
     fn session_row(&self, session: StoredSession) -> SessionRow {

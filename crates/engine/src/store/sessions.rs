@@ -1,11 +1,22 @@
 //! Sessions: made by their first run, listed by their last one.
 
-use quell_protocol::{AgentId, SessionKey};
+use quell_protocol::{AgentId, RunId, SessionKey};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::cursor::{Listing, ask_for};
 use super::runs::id;
 use super::{SessionFilter, Store, StoreError, StoredSession};
+
+/// What came of a deletion.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Deleted {
+    /// The session is gone.
+    Yes,
+    /// There is no such session.
+    Unknown,
+    /// A run of it is open; nothing was deleted.
+    InUse,
+}
 
 impl Store {
     /// A session.
@@ -37,18 +48,26 @@ impl Store {
         Ok(Listing::Sessions.page(rows, limit))
     }
 
-    /// Deletes a session with its turns and runs. False when there is no such session.
+    /// Deletes a session with its turns and runs, unless it has an open run that is none of those that are `over`.
     ///
     /// # Errors
     /// [`StoreError`] when it could not be written.
     ///
     /// # Cancel safety
     /// Safe, as [`Store`] says.
-    pub async fn delete_session(&self, key: SessionKey) -> Result<bool, StoreError> {
-        // Turns and runs go with it by their foreign keys.
+    pub async fn delete_session(&self, key: SessionKey, over: Vec<RunId>) -> Result<Deleted, StoreError> {
         self.write(move |db| {
+            let mut open =
+                db.prepare_cached("SELECT id FROM runs WHERE session = ?1 AND state IN ('accepted', 'started')")?;
+            let in_use = open
+                .query_map([key.as_str()], |row| row.get::<_, String>(0))?
+                .any(|id| id.is_ok_and(|id| over.iter().all(|run| run.as_str() != id)));
+            if in_use {
+                return Ok(Deleted::InUse);
+            }
+            // Turns and runs go with it by their foreign keys.
             let deleted = db.prepare_cached("DELETE FROM sessions WHERE key = ?1")?.execute([key.as_str()])?;
-            Ok(deleted > 0)
+            Ok(if deleted > 0 { Deleted::Yes } else { Deleted::Unknown })
         })
         .await
     }

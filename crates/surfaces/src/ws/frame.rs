@@ -1,6 +1,5 @@
 //! Frames and errors of the gateway protocol.
 
-use quell_protocol::RunId;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -72,11 +71,11 @@ impl Refusal {
         }
     }
 
-    /// The run is somebody else's.
-    pub(super) fn not_yours(run: &RunId) -> Self {
+    /// It is somebody else's.
+    pub(super) fn not_yours(message: impl Into<String>) -> Self {
         Self {
             code: "FORBIDDEN",
-            message: format!("the run {run:?} is not yours; an admin can stop it"),
+            message: message.into(),
             details: Some(json!({"code": "NOT_OWNER"})),
             retry_after_ms: None,
         }

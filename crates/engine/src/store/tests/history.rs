@@ -1,6 +1,6 @@
 //! Turns, resets, and what is left of a deleted session.
 
-use super::super::{Past, StoreError};
+use super::super::{Deleted, Past, StoreError};
 use super::*;
 
 fn turn(id: &str) -> Past {
@@ -74,8 +74,10 @@ async fn a_deleted_session_is_gone_with_its_turns_and_runs() {
     live(&store, "a", "s").await;
     accept(&store, "b", "s").await;
     live(&store, "c", "t").await;
-    assert_eq!(store.delete_session(key("s")).await, Ok(true));
-    assert_eq!(store.delete_session(key("s")).await, Ok(false));
+    assert_eq!(store.delete_session(key("s"), vec![run_id("a")]).await, Ok(Deleted::InUse), "b is open");
+    assert_eq!(store.turns(key("s")).await.unwrap(), ["turn a"]);
+    assert_eq!(store.delete_session(key("s"), vec![run_id("b")]).await, Ok(Deleted::Yes));
+    assert_eq!(store.delete_session(key("s"), vec![]).await, Ok(Deleted::Unknown));
     assert_eq!(store.session(key("s")).await, Ok(None));
     assert_eq!(store.turns(key("s")).await, Ok(vec![]));
     assert_eq!(store.turn_page(key("s"), 9, None).await, Ok((vec![], None)));

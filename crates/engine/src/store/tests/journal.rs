@@ -4,7 +4,7 @@ use std::fs;
 
 use rusqlite::Connection;
 
-use super::super::{StoreError, StoredState};
+use super::super::{Deleted, StoreError, StoredState};
 use super::*;
 use crate::journal::Row;
 
@@ -41,7 +41,7 @@ async fn the_journal_goes_with_the_turn_and_with_the_end() {
     }
     store.append_turn(key("a"), run_id("a"), "turn a".into(), "ending".into()).await.unwrap();
     store.end_run(run_id("b"), "ended".into()).await.unwrap();
-    assert!(store.delete_session(key("c")).await.unwrap());
+    assert_eq!(store.delete_session(key("c"), vec![run_id("c")]).await, Ok(Deleted::Yes));
     assert_eq!(rows(&home), 0);
     store.end_run(run_id("a"), "ended".into()).await.unwrap();
     store.write_journal(vec![line("a", 1, "late"), line("b", 1, "late")]).await.unwrap();

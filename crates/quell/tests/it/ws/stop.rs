@@ -250,3 +250,22 @@ async fn how_long_a_stop_takes_to_reach_a_client() {
     assert_eq!(times.len(), SAMPLES);
     house.model.assert_histories_valid();
 }
+
+/// Its history is not taken from under a run that the caller may not stop.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_with_somebody_elses_run_is_neither_reset_nor_deleted() {
+    let house = House::open().await;
+    let run = house.streaming_run("s").await;
+    let anna = house.token("anna", "write").await;
+    let mut client = Client::operator(&house, &anna).await;
+    for method in ["sessions.reset", "sessions.delete"] {
+        let error = client.refused(method, json!({"key": "s"})).await;
+        assert_eq!((&error["code"], &error["details"]["code"]), (&json!("FORBIDDEN"), &json!("NOT_OWNER")), "{error}");
+        let view = house.http.get(&format!("/api/runs/{run}")).await.expect_status(200);
+        assert_eq!(view["state"], "running", "{method}");
+    }
+    let mut admin = Client::operator(&house, &house.token).await;
+    assert_eq!(admin.call("sessions.delete", json!({"key": "s"})).await["deleted"], true);
+    assert_eq!(house.http.get(&format!("/api/runs/{run}")).await.status, 404);
+    assert_eq!(admin.call("sessions.delete", json!({"key": "s"})).await["deleted"], false);
+}

@@ -1,5 +1,6 @@
 //! Everything that only looks, and the ends of sessions.
 
+use quell_engine::dispatch::SessionError;
 use quell_engine::store::{RunFilter, SessionFilter};
 use quell_kernel::Push;
 use quell_kernel::registry::StopAsk;
@@ -132,6 +133,15 @@ pub(super) fn session(call: &Call<'_>, value: Value) -> impl Future<Output = Ans
         let last = last_run(&door, &key).await?;
         let session = row.map(|row| shapes::session(&row, last.as_ref()));
         Ok(json!({"ok": session.is_some(), "key": key, "session": session}))
+    }
+}
+
+impl From<SessionError> for Refusal {
+    fn from(error: SessionError) -> Self {
+        match error {
+            SessionError::SomebodyElses(_) => Self::not_yours(error.to_string()),
+            SessionError::Store(error) => error.into(),
+        }
     }
 }
 

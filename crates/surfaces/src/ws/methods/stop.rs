@@ -118,7 +118,7 @@ pub(super) fn runs_stop(call: &Call<'_>, value: Value) -> impl Future<Output = A
             return Err(Refusal::invalid(format!("there is no run {:?}", asked.run_id)));
         };
         if !peer.caller.is_admin() && view.principal != peer.caller.principal {
-            return Err(Refusal::not_yours(&asked.run_id));
+            return Err(Refusal::not_yours(format!("the run {:?} is not yours; an admin can stop it", asked.run_id)));
         }
         let (aborted, ids) = (!stop.aborted.is_empty(), stop.aborted);
         Ok(json!({
