@@ -18,7 +18,7 @@ use reqwest::{Client, Method, RequestBuilder, Response, redirect};
 use serde::de::DeserializeOwned;
 use url::Url;
 
-pub use calls::{ListOf, RunFilter, Sent, StopReply};
+pub use calls::{AnswerWhen, ListOf, RunFilter, Sent, StopReply};
 pub use discover::Target;
 pub use error::LinkError;
 pub use follow::{Followed, Following};

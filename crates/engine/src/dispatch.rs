@@ -170,6 +170,12 @@ impl Engine {
         }
     }
 
+    /// True while new runs are refused by a hold.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        self.0.runs.gate() == Gate::Held
+    }
+
     /// Its MCP servers.
     #[must_use]
     pub fn mcp(&self) -> &Mcp {

@@ -313,6 +313,10 @@ impl Runs {
     }
 
     fn carry_out(&self, state: &mut State, stopped: Stopped, requested: Moment) -> Stop {
+        let aborted: HashSet<&RunId> = stopped.aborted.iter().collect();
+        let was_ending =
+            |id: &&RunId| !aborted.contains(id) && !state.registry.get(id).is_some_and(|e| e.state.is_ended());
+        let ending: Vec<RunId> = stopped.covered.iter().filter(was_ending).cloned().collect();
         for id in &stopped.covered {
             if let Some(cell) = state.cells.get(id) {
                 cell.stop_requested(requested);
@@ -327,7 +331,7 @@ impl Runs {
             ticket.0.stop_delivered();
         }
         self.show(state);
-        Stop { aborted: stopped.aborted, withdrawn: stopped.withdrawn, tickets, ..Stop::default() }
+        Stop { aborted: stopped.aborted, ending, withdrawn: stopped.withdrawn, tickets, ..Stop::default() }
     }
 
     /// Ends what the covered runs left in the background, and what else the scope covers. What a run at work still holds

@@ -61,14 +61,18 @@ pub struct SendAnswer {
     pub message_id: Option<RunId>,
 }
 
-/// Answer to a stop text and to a stop of a session.
+/// What a stop did: the answer to a stop text and to a stop of a session, and a part of the others.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct StopAnswer {
-    /// True when at least one run was really stopped by this call.
+    /// True when this call was the first to end something: a run, or a background command.
     pub aborted: bool,
-    /// Runs that this call stopped.
+    /// Runs that this call stopped, queued ones included.
     pub run_ids: Vec<RunId>,
+    /// Runs that the stop covers and that were ending already, of an earlier stop or of themselves; absent when there were
+    /// none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ending: Vec<RunId>,
     /// Queued messages that this call withdrew, with their texts.
     #[serde(default)]
     pub withdrawn: Vec<Withdrawn>,
@@ -379,13 +383,9 @@ pub struct TicketView {
     pub run_id: RunId,
     /// `ending` or `ended`.
     pub state: String,
-    /// True when this call stopped it, or a descendant that was still alive.
-    pub aborted: bool,
-    /// What this call stopped.
-    pub run_ids: Vec<RunId>,
-    /// Background commands that the stop covers and that were not over; absent when there were none.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub processes: Vec<ProcessRow>,
+    /// What the stop did. `aborted` is also true when only a descendant was still alive.
+    #[serde(flatten)]
+    pub stop: StopAnswer,
     /// The run's verdict.
     pub verdict: Verdict,
     /// Once ended.
@@ -397,15 +397,14 @@ pub struct TicketView {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct StopAllAnswer {
-    /// True when at least one run was really stopped by this call.
-    pub aborted: bool,
-    /// The runs stopped, queued ones included.
-    pub run_ids: Vec<RunId>,
-    /// Background commands that the stop covers and that were not over; absent when there were none.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub processes: Vec<ProcessRow>,
+    /// What the stop did.
+    #[serde(flatten)]
+    pub stop: StopAnswer,
     /// Whether new runs are refused now.
     pub held: bool,
+    /// Why the hold that was asked for could not be stored; it holds until the daemon ends, then. Absent when it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hold_problem: Option<String>,
 }
 
 /// What a token may do.

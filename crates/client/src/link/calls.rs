@@ -70,6 +70,25 @@ pub enum RunFilter {
     All,
 }
 
+/// When a stop of many is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AnswerWhen {
+    /// At once.
+    Asked,
+    /// When everything that it covers is over.
+    Settled,
+}
+
+impl AnswerWhen {
+    /// One attempt: a repeat would answer that nothing was left to stop, and the withdrawn texts would be lost.
+    fn of_one_attempt(self) -> (&'static [(&'static str, &'static str)], Effort) {
+        match self {
+            Self::Asked => (&[], Effort::ONCE),
+            Self::Settled => (&[("wait", "1")], Effort { span: Span::Open, ..Effort::ONCE }),
+        }
+    }
+}
+
 impl Link {
     /// Asks whether the daemon is there and takes requests (`GET /readyz`).
     ///
@@ -202,7 +221,8 @@ impl Link {
         self.post(&["api", "runs", run.as_str(), "stop"], &[("wait", "1")], request, effort).await
     }
 
-    /// Stops a session: its runs, its queue, its background processes.
+    /// Stops a session: its runs, its queue, its background processes. With [`AnswerWhen::Settled`] it answers when all of them
+    /// are over.
     ///
     /// # Errors
     /// Every [`LinkError`].
@@ -213,20 +233,22 @@ impl Link {
         &self,
         session: &SessionKey,
         request: &StopSessionRequest,
+        when: AnswerWhen,
     ) -> Result<StopAnswer, LinkError> {
-        // One attempt: a repeat would answer that nothing was left to stop, and the withdrawn texts would be lost.
-        self.post(&["api", "sessions", session.as_str(), "stop"], &[], request, Effort::ONCE).await
+        let (query, effort) = when.of_one_attempt();
+        self.post(&["api", "sessions", session.as_str(), "stop"], query, request, effort).await
     }
 
-    /// Stops everything.
+    /// Stops everything. With [`AnswerWhen::Settled`] it answers when all of it is over.
     ///
     /// # Errors
     /// Every [`LinkError`].
     ///
     /// # Cancel safety
     /// Dropping it may or may not leave the stop asked for.
-    pub async fn stop_all(&self, request: &StopAllRequest) -> Result<StopAllAnswer, LinkError> {
-        self.post(&["api", "stop"], &[], request, Effort::ONCE).await
+    pub async fn stop_all(&self, request: &StopAllRequest, when: AnswerWhen) -> Result<StopAllAnswer, LinkError> {
+        let (query, effort) = when.of_one_attempt();
+        self.post(&["api", "stop"], query, request, effort).await
     }
 
     /// Whether new runs are refused.

@@ -109,9 +109,8 @@ pub(super) async fn run(link: &Link, args: SendArgs, io: &mut Io) -> Result<Exit
     match sent {
         Sent::Accepted(answer) => converse(link, answer, presses, args.json.into(), io).await,
         Sent::Stopped(answer) => {
-            let runs = settle(link, &answer.run_ids, io).await?;
-            let (aborted, run_ids, withdrawn) = (answer.aborted, answer.run_ids, answer.withdrawn);
-            let report = Report { aborted, run_ids, withdrawn, held: None, runs };
+            let mut report = Report { stop: answer, ..Report::default() };
+            report.runs = settle(link, &report.covered(), io).await?;
             if args.json {
                 io.screen.json(&report)?
             } else {
@@ -193,7 +192,7 @@ async fn converse(
 /// True when a steered message became a run of its own.
 async fn is_run(link: &Link, message: &RunId) -> Result<bool, VerbError> {
     match link.run(message).await {
-        Ok(_) => Ok(true),
+        Ok(view) => Ok(view.state != "steered"),
         Err(error) if error.is_not_found() => Ok(false),
         Err(error) => Err(error.into()),
     }

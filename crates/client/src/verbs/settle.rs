@@ -5,7 +5,8 @@ use std::io;
 use std::time::Duration;
 
 use futures_util::stream::{self, StreamExt};
-use quell_protocol::api::Withdrawn;
+use quell_protocol::api::StopAnswer;
+use quell_protocol::background::ProcessRow;
 use quell_protocol::{EventKind, Receipt, RunId, Verdict};
 use serde::Serialize;
 use tokio::time::{Instant, interval_at};
@@ -67,36 +68,54 @@ impl Over {
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Report {
-    /// True when this call stopped at least one run.
-    pub(super) aborted: bool,
-    /// The runs that this call stopped.
-    pub(super) run_ids: Vec<RunId>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(super) withdrawn: Vec<Withdrawn>,
+    /// As the daemon answered it.
+    #[serde(flatten)]
+    pub(super) stop: StopAnswer,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) held: Option<bool>,
-    /// How each of them ended; empty when nobody waited.
+    /// Why the hold could not be stored.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) hold_problem: Option<String>,
+    /// How each run that it covers ended; empty when nobody waited.
     pub(super) runs: Vec<Over>,
 }
 
 impl Report {
+    /// Runs that the stop covers, the ones that were ending already last.
+    pub(super) fn covered(&self) -> Vec<RunId> {
+        self.stop.run_ids.iter().chain(&self.stop.ending).cloned().collect()
+    }
+
     pub(super) fn exit(&self) -> Exit {
-        if self.runs.iter().all(Over::is_clean) { Exit::Done } else { Exit::Failed }
+        let clean = self.runs.iter().all(Over::is_clean)
+            && self.stop.processes.iter().all(|process| process.leftovers.is_empty())
+            && self.hold_problem.is_none();
+        if clean { Exit::Done } else { Exit::Failed }
+    }
+
+    fn is_empty(&self) -> bool {
+        let StopAnswer { run_ids, ending, withdrawn, processes, .. } = &self.stop;
+        run_ids.is_empty() && ending.is_empty() && withdrawn.is_empty() && processes.is_empty()
     }
 
     /// Says what was stopped, run by run, on the pane of answers.
     pub(super) fn print(&self, io: &mut Io) -> io::Result<()> {
-        if self.run_ids.is_empty() && self.withdrawn.is_empty() {
+        let covered = self.covered();
+        if self.is_empty() {
             io.screen.line("nothing to stop: no run is active")?;
-        } else if self.runs.is_empty() && !self.run_ids.is_empty() {
-            let ids: Vec<&str> = self.run_ids.iter().map(RunId::as_str).collect();
+        } else if self.runs.is_empty() && !covered.is_empty() {
+            let ids: Vec<&str> = covered.iter().map(RunId::as_str).collect();
             io.screen.line(&format!("stop requested for {}: {}", runs(ids.len()), ids.join(", ")))?;
         }
         for over in &self.runs {
+            let asked = if self.stop.ending.contains(&over.run_id) { "already asked for: " } else { "" };
             let line = painted_end(io, over);
-            io.screen.line(&format!("{}  {line}", over.run_id))?;
+            io.screen.line(&format!("{}  {asked}{line}", over.run_id))?;
         }
-        for message in &self.withdrawn {
+        for process in &self.stop.processes {
+            io.screen.line(&process_line(process))?;
+        }
+        for message in &self.stop.withdrawn {
             io.screen.line(&format!("withdrawn from the queue: {}", one_line(&message.text, 200)))?;
         }
         if self.runs.len() > 1 {
@@ -105,7 +124,10 @@ impl Report {
                 if left == 0 { "nothing is left over".into() } else { format!("{} left something over", runs(left)) };
             io.screen.line(&format!("{} stopped · {left}", runs(self.runs.len())))?;
         }
-        if self.held == Some(true) {
+        if let Some(problem) = &self.hold_problem {
+            let problem = io.screen.out().paint(Tone::Failure, &format!("the hold could not be stored: {problem}"));
+            io.screen.line(&format!("{problem} · it holds until the daemon ends"))?;
+        } else if self.held == Some(true) {
             io.screen.line("hold is on: new runs are refused until `quell hold off`")?;
         }
         Ok(())
@@ -114,6 +136,18 @@ impl Report {
 
 fn runs(number: usize) -> String {
     count(number as u64, "run", "runs")
+}
+
+/// What became of a background command, or that it is ending.
+pub(super) fn process_line(process: &ProcessRow) -> String {
+    let command = one_line(&process.command, 60);
+    let Some(how) = &process.how else { return format!("process {} is ending: {command}", process.id) };
+    let others = match process.swept {
+        0 => String::new(),
+        swept => format!(" and {} below it", count(u64::from(swept), "process", "processes")),
+    };
+    let left: String = process.leftovers.iter().map(|name| format!(" · could not end {name}")).collect();
+    format!("process {} ended ({how}){others}: {command}{left}", process.id)
 }
 
 /// How a run ended, in the tone of a pane of answers.

@@ -1,12 +1,12 @@
 //! `quell stop`: stop a run, a session or everything, and wait for the proof.
 
 use clap::ArgGroup;
-use quell_protocol::api::{StopAllRequest, StopRunRequest, StopSessionRequest};
+use quell_protocol::api::{StopAllAnswer, StopAllRequest, StopAnswer, StopRunRequest, StopSessionRequest};
 use quell_protocol::{RunId, SessionKey, Verdict};
 
-use super::settle::{Over, Report, end_of, painted_end, settle, while_showing};
+use super::settle::{Over, Report, end_of, painted_end, process_line, settle, while_showing};
 use super::{Exit, VerbError, run_id, session_key};
-use crate::link::{Link, StopReply};
+use crate::link::{AnswerWhen, Link, StopReply};
 use crate::term::Io;
 
 /// Arguments of `quell stop`.
@@ -22,7 +22,7 @@ pub struct StopArgs {
     /// The run to stop, with everything below it
     #[arg(value_parser = run_id, value_name = "RUN")]
     run: Option<RunId>,
-    /// Stop a session: its runs and its queue
+    /// Stop a session: its runs, its queue and what it runs in the background
     #[arg(long, value_parser = session_key, value_name = "KEY")]
     session: Option<SessionKey>,
     /// Stop everything
@@ -48,6 +48,12 @@ pub struct StopArgs {
     json: bool,
 }
 
+impl StopArgs {
+    fn answer_when(&self) -> AnswerWhen {
+        if self.no_wait { AnswerWhen::Asked } else { AnswerWhen::Settled }
+    }
+}
+
 /// What is to be stopped; the arguments allow exactly one.
 enum Wanted {
     Run(RunId),
@@ -66,33 +72,19 @@ pub(super) async fn run(link: &Link, args: StopArgs, io: &mut Io) -> Result<Exit
         Wanted::Session(session) => {
             let StopArgs { force, keep_queued, ref reason, .. } = args;
             let request = StopSessionRequest { force, keep_queued, keep_background: false, reason: reason.clone() };
-            let answer = link.stop_session(&session, &request).await?;
-            if !answer.aborted {
+            let stop = while_showing(io, link.stop_session(&session, &request, args.answer_when())).await??;
+            if !stop.aborted {
                 // The answer is the same for an idle session and for one that never was; the person gets to know which.
                 link.session(&session).await?;
             }
-            let report = Report {
-                aborted: answer.aborted,
-                run_ids: answer.run_ids,
-                withdrawn: answer.withdrawn,
-                ..Report::default()
-            };
-            if report.run_ids.is_empty() && report.withdrawn.is_empty() {
-                // Nothing to stop, or nothing there at all? The second is "not found".
-                link.session(&session).await?;
-            }
-            conclude(link, report, &args, io).await
+            conclude(link, Report { stop, ..Report::default() }, &args, io).await
         }
         Wanted::Everything => {
             let StopArgs { force, hold, ref reason, .. } = args;
-            let answer = link.stop_all(&StopAllRequest { force, hold, reason: reason.clone() }).await?;
-            let report = Report {
-                aborted: answer.aborted,
-                run_ids: answer.run_ids,
-                held: Some(answer.held),
-                ..Report::default()
-            };
-            conclude(link, report, &args, io).await
+            let request = StopAllRequest { force, hold, reason: reason.clone() };
+            let answer = while_showing(io, link.stop_all(&request, args.answer_when())).await??;
+            let StopAllAnswer { stop, held, hold_problem } = answer;
+            conclude(link, Report { stop, held: Some(held), hold_problem, runs: Vec::new() }, &args, io).await
         }
     }
 }
@@ -100,7 +92,7 @@ pub(super) async fn run(link: &Link, args: StopArgs, io: &mut Io) -> Result<Exit
 /// Waits for the runs of a stop of many, and tells.
 async fn conclude(link: &Link, mut report: Report, args: &StopArgs, io: &mut Io) -> Result<Exit, VerbError> {
     if !args.no_wait {
-        report.runs = settle(link, &report.run_ids, io).await?;
+        report.runs = settle(link, &report.covered(), io).await?;
     }
     if args.json {
         io.screen.json(&report)?
@@ -126,11 +118,9 @@ async fn stop_one(link: &Link, run: &RunId, args: StopArgs, io: &mut Io) -> Resu
         Some(receipt) => Over::with(receipt.clone()),
         None => while_showing(io, end_of(link, run)).await??,
     };
-    let stopped = stopped_ids(run, &reply);
-    let below: Vec<RunId> = stopped.iter().filter(|id| *id != run).cloned().collect();
-    let mut runs = vec![over];
-    runs.extend(settle(link, &below, io).await?);
-    let report = Report { aborted: !stopped.is_empty(), run_ids: stopped, runs, ..Report::default() };
+    let mut report = Report { stop: stopped(run, reply), runs: vec![over], ..Report::default() };
+    let below: Vec<RunId> = report.covered().into_iter().filter(|id| id != run).collect();
+    report.runs.extend(settle(link, &below, io).await?);
     if args.json {
         io.screen.json(&report)?
     } else {
@@ -143,7 +133,7 @@ fn print_one(report: &Report, io: &mut Io) -> Result<(), VerbError> {
     let mut runs = report.runs.iter();
     if let Some(over) = runs.next() {
         let head = match &over.verdict {
-            _ if report.run_ids.contains(&over.run_id) => "",
+            _ if report.stop.run_ids.contains(&over.run_id) => "",
             Some(Verdict::Aborted { .. }) => "already asked for: ",
             Some(Verdict::Completed | Verdict::Failed { .. }) | None => "already over: ",
         };
@@ -154,15 +144,20 @@ fn print_one(report: &Report, io: &mut Io) -> Result<(), VerbError> {
         let end = painted_end(io, over);
         io.screen.line(&format!("below it, {}  {end}", over.run_id))?;
     }
+    for process in &report.stop.processes {
+        io.screen.line(&format!("left by it, {}", process_line(process)))?;
+    }
     Ok(())
 }
 
-/// The runs that this call stopped. A receipt alone does not say; then the run itself counts if it ended as stopped.
-fn stopped_ids(run: &RunId, reply: &StopReply) -> Vec<RunId> {
+/// What this call did. A receipt alone does not say; then the run itself counts if it ended as stopped.
+fn stopped(run: &RunId, reply: StopReply) -> StopAnswer {
     match reply {
-        StopReply::Ticket(ticket) => ticket.run_ids.clone(),
-        StopReply::Receipt(receipt) if matches!(receipt.verdict, Verdict::Aborted { .. }) => vec![run.clone()],
-        StopReply::Receipt(_) => Vec::new(),
+        StopReply::Ticket(ticket) => ticket.stop,
+        StopReply::Receipt(receipt) if matches!(receipt.verdict, Verdict::Aborted { .. }) => {
+            StopAnswer { aborted: true, run_ids: vec![run.clone()], ..StopAnswer::default() }
+        }
+        StopReply::Receipt(_) => StopAnswer::default(),
     }
 }
 

@@ -141,7 +141,7 @@ impl Engine {
         ask: &StopAsk,
     ) -> (AgentAbortAnswer, Stop) {
         let stop = self.stop(caller, &StopScope::Agent { id: id.clone(), phase }, ask);
-        let aborted = !stop.aborted.is_empty();
+        let aborted = stop.did_something();
         let reason = (!aborted).then(|| "not_waiting_llm".to_owned());
         (AgentAbortAnswer { ok: true, agent_id: id.clone(), aborted, run_ids: stop.aborted.clone(), reason }, stop)
     }

@@ -207,6 +207,7 @@ pub fn stop_answer(stop: Stop) -> StopAnswer {
         aborted: stop.did_something(),
         processes: stop.processes.iter().map(|process| process.row()).collect(),
         run_ids: stop.aborted,
+        ending: stop.ending,
         withdrawn: stop.withdrawn.into_iter().map(|(run_id, text)| Withdrawn { run_id, text }).collect(),
     }
 }

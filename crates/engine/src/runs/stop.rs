@@ -12,7 +12,9 @@ use crate::tools::background::BackgroundProcess;
 pub struct Stop {
     /// Runs that this call aborted.
     pub aborted: Vec<RunId>,
-    /// Queued ones among them, with their texts.
+    /// Runs that it covers and that were ending before it came.
+    pub ending: Vec<RunId>,
+    /// Queued ones among the aborted, with their texts.
     pub withdrawn: Vec<(RunId, String)>,
     /// Every run that the stop covers, aborted by this call or not.
     pub tickets: Vec<Ticket>,

@@ -110,6 +110,24 @@ async fn run_command(daemon: &Daemon, model: &ScriptedModel, (command, mark, n):
     started["runId"].as_str().unwrap().to_owned()
 }
 
+/// The active run takes the message: its answer is the answer, and there is nothing else to wait for.
+#[tokio::test]
+async fn a_steered_message_that_was_taken_ends_with_the_run_that_took_it() {
+    let model = ScriptedModel::start().await;
+    let daemon = Daemon::start(exe(), &config(&model)).await;
+    let look = Stream::new().text("I look. ").wait_for("go").tool_call("c1", "list_files", &json!({}));
+    model.script(look).script(Behaviour::text("Both are done."));
+    let body = json!({"text": "one thing"});
+    drop(daemon.http().post("/api/sessions/s/runs", &body).await.expect_status(202));
+    model.request(0).resting().await;
+    let mut talk = Talk::start(daemon.home(), &["--session", "s", "--on-busy", "steer", "and another"]);
+    talk.says("I look. ").await;
+    model.open_gate("go");
+    let ran = talk.end().await;
+    assert_eq!((ran.code, ran.out.as_str()), (0, "I look. \nBoth are done.\n"), "{ran:?}");
+    assert!(ran.err.starts_with("handed to the active run ") && ran.err.lines().count() == 1, "{ran:?}");
+}
+
 #[test]
 fn the_version_is_one_line() {
     let shown = verb(&Home::new(""), &["--version"]);

@@ -9,7 +9,7 @@ use axum::serve::ListenerExt;
 use quell_engine::agent::{AgentConfig, Limits};
 use quell_engine::dispatch::EngineConfig;
 use quell_engine::llm::{ProviderConfig, ProviderKind};
-use quell_engine::proc::WardenExe;
+use quell_engine::proc::{WardenExe, base_environment};
 use quell_engine::scope::Probe;
 use quell_engine::{Engine, tools::ToolSettings};
 use quell_kernel::StopTimes;
@@ -57,6 +57,15 @@ impl House {
         let mut plan = plan(&model, data.path().to_path_buf());
         change(&mut plan);
         Self::build(model, data, plan, claim).await
+    }
+
+    /// Whose runs may start processes.
+    pub(crate) async fn with_processes() -> Self {
+        Self::with(|plan| {
+            plan.engine.warden = WardenExe::Path(env!("CARGO_BIN_EXE_quell").into());
+            plan.engine.environment = base_environment(std::env::vars_os());
+        })
+        .await
     }
 
     /// The same house after its daemon has ended and a new one has come.
@@ -173,7 +182,7 @@ fn plan(model: &ScriptedModel, data_dir: PathBuf) -> Plan {
         mcp: BTreeMap::new(),
         tools: ToolSettings::default(),
         environment: Vec::new(),
-        // Runs of these tests start no processes.
+        // Runs of most of these tests start no processes.
         warden: WardenExe::Path("/bin/true".into()),
         probe: Probe::default(),
     };

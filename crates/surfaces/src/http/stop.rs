@@ -59,9 +59,7 @@ pub(super) async fn run(
     let receipt = cell.receipt();
     let state = if receipt.is_some() { "ended" } else { "ending" }.to_owned();
     let status = if receipt.is_some() { StatusCode::OK } else { StatusCode::ACCEPTED };
-    let aborted = stop.did_something();
-    let processes = stop.processes.iter().map(|process| process.row()).collect();
-    let view = TicketView { run_id: id, state, aborted, run_ids: stop.aborted, processes, verdict, receipt };
+    let view = TicketView { run_id: id, state, stop: stop_answer(stop), verdict, receipt };
     Ok((status, Json(view)).into_response())
 }
 
@@ -83,9 +81,7 @@ async fn not_stopped(
     let answer = TicketView {
         run_id: id.clone(),
         state: view.state,
-        aborted: false,
-        run_ids: Vec::new(),
-        processes: Vec::new(),
+        stop: StopAnswer::default(),
         verdict,
         receipt: view.receipt,
     };
@@ -121,13 +117,11 @@ pub(super) async fn everything(
     }
     let stop =
         door.engine().stop(caller, &StopScope::Everything, &ask(caller, request.force, request.reason.as_deref()));
-    if request.hold {
-        door.engine().set_hold(caller, true, request.reason).await?;
-    }
+    // What was stopped is told also by a daemon whose database refuses.
+    let unstored = if request.hold { door.engine().set_hold(caller, true, request.reason).await.err() } else { None };
     wait_if_asked(&query, &stop).await;
-    let held = door.engine().hold().await?.held;
-    let processes = stop.processes.iter().map(|process| process.row()).collect();
-    Ok(Json(StopAllAnswer { aborted: stop.did_something(), run_ids: stop.aborted, processes, held }))
+    let held = door.engine().is_held();
+    Ok(Json(StopAllAnswer { stop: stop_answer(stop), held, hold_problem: unstored.map(|error| error.to_string()) }))
 }
 
 async fn wait_if_asked(query: &WaitQuery, stop: &Stop) {

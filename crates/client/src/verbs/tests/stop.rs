@@ -123,7 +123,7 @@ async fn not_waiting_returns_at_once() {
 #[tokio::test]
 async fn everything_is_waited_for_run_by_run() {
     let daemon = Daemon::of(vec![
-        ("POST /api/stop", json!({"aborted": true, "runIds": ["r1", "r2", "r3"], "held": true})),
+        ("POST /api/stop?wait=1", json!({"aborted": true, "runIds": ["r1", "r2", "r3"], "held": true})),
         ("GET /api/runs/r1", over("r1", &receipts::stopped())),
         ("GET /api/runs/r2", over("r2", &receipts::leftover())),
     ])
@@ -150,9 +150,9 @@ async fn a_session_without_a_run_has_nothing_to_stop_and_an_unknown_one_is_not_f
     });
     let nothing = json!({"aborted": false, "runIds": []});
     let daemon = Daemon::of(vec![
-        ("POST /api/sessions/a%2Fb/stop", nothing.clone()),
+        ("POST /api/sessions/a%2Fb/stop?wait=1", nothing.clone()),
         ("GET /api/sessions/a%2Fb", session),
-        ("POST /api/sessions/x/stop", nothing),
+        ("POST /api/sessions/x/stop?wait=1", nothing),
     ])
     .await;
     let (exit, seen) = piped(&daemon, &["stop", "--session", "a/b", "--keep-queued"]).await;
@@ -165,13 +165,73 @@ async fn a_session_without_a_run_has_nothing_to_stop_and_an_unknown_one_is_not_f
 #[tokio::test]
 async fn json_has_every_receipt() {
     let answer = json!({"aborted": true, "runIds": ["r1"], "withdrawn": [{"runId": "r2", "text": "later"}]});
-    let daemon =
-        Daemon::of(vec![("POST /api/sessions/s/stop", answer), ("GET /api/runs/r1", over("r1", &receipts::stopped()))])
-            .await;
+    let daemon = Daemon::of(vec![
+        ("POST /api/sessions/s/stop?wait=1", answer),
+        ("GET /api/runs/r1", over("r1", &receipts::stopped())),
+    ])
+    .await;
     let (exit, seen) = piped(&daemon, &["stop", "--session", "s", "--json"]).await;
     assert_eq!(exit, Exit::Done);
     let value = seen.json();
     assert_eq!((&value["aborted"], &value["withdrawn"][0]["text"]), (&json!(true), &json!("later")));
     let receipt: Receipt = serde_json::from_value(value["runs"][0]["receipt"].clone()).unwrap();
     assert!(matches!(receipt.verdict, Verdict::Aborted { .. }));
+}
+
+fn process(leftovers: &[&str]) -> Value {
+    json!({
+        "id": "p1", "sessionKey": "s", "startedByRun": "r1", "principal": "admin", "command": "npm run dev",
+        "state": "ended", "startedAt": "2026-01-01T00:00:00Z", "swept": 2, "how": "kill", "outputBytes": 0,
+        "leftovers": leftovers,
+    })
+}
+
+/// A session without a run may still have something in the background; its end is the stop's business, too.
+#[tokio::test]
+async fn what_ran_in_the_background_is_told_and_a_leftover_of_it_is_a_failure() {
+    let session = |leftovers: &[&str]| json!({"aborted": true, "runIds": [], "processes": [process(leftovers)]});
+    let mut ticket = settled(&receipts::completed(), false);
+    ticket["aborted"] = json!(true);
+    ticket["processes"] = json!([process(&[])]);
+    let daemon = Daemon::of(vec![
+        ("POST /api/sessions/s/stop?wait=1", session(&[])),
+        ("POST /api/sessions/t/stop?wait=1", session(&["sudo (pid 7)"])),
+        ("POST /api/runs/r1/stop?wait=1", ticket),
+    ])
+    .await;
+    let (exit, seen) = piped(&daemon, &["stop", "--session", "s"]).await;
+    assert_eq!(
+        (exit, seen.out()),
+        (Exit::Done, "process p1 ended (kill) and 2 processes below it: npm run dev\n".into())
+    );
+    let (exit, seen) = piped(&daemon, &["stop", "--session", "t"]).await;
+    assert_eq!(exit, Exit::Failed);
+    assert!(seen.out().contains("could not end sudo (pid 7)"), "{}", seen.out());
+    let (exit, seen) = piped(&daemon, &["stop", "r1"]).await;
+    assert_eq!(exit, Exit::Done);
+    assert!(seen.out().contains("left by it, process p1 ended (kill)"), "{}", seen.out());
+}
+
+/// Somebody stopped the run before, and it is not over yet: a second stop, a forced one say, waits for it all the same.
+#[tokio::test]
+async fn a_run_that_is_ending_already_is_waited_for() {
+    let answer = json!({"aborted": false, "runIds": [], "ending": ["r1"], "held": false});
+    let daemon =
+        Daemon::of(vec![("POST /api/stop?wait=1", answer), ("GET /api/runs/r1", over("r1", &receipts::leftover()))])
+            .await;
+    let (exit, seen) = piped(&daemon, &["stop", "--all", "--force"]).await;
+    assert_eq!(exit, Exit::Failed);
+    assert!(seen.out().starts_with("r1  already asked for: stopped in 7 s"), "{}", seen.out());
+}
+
+#[tokio::test]
+async fn a_hold_that_could_not_be_stored_is_told_beside_what_was_stopped() {
+    let answer = json!({"aborted": true, "runIds": ["r1"], "held": true, "holdProblem": "the disk is full"});
+    let daemon =
+        Daemon::of(vec![("POST /api/stop?wait=1", answer), ("GET /api/runs/r1", over("r1", &receipts::stopped()))])
+            .await;
+    let (exit, seen) = piped(&daemon, &["stop", "--all", "--hold"]).await;
+    assert_eq!(exit, Exit::Failed);
+    let told = format!("r1  {LINE}\nthe hold could not be stored: the disk is full · it holds until the daemon ends\n");
+    assert_eq!(seen.out(), told);
 }

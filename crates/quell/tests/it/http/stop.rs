@@ -187,6 +187,7 @@ async fn everything_stops_with_one_call_and_stays_held() {
     let answer = house.http.post("/api/stop?wait=1", &body).await.expect_status(200);
     assert_eq!((&answer["aborted"], &answer["held"]), (&json!(true), &json!(true)));
     assert_eq!(answer["runIds"].as_array().unwrap().len(), 3);
+    assert_eq!(answer["withdrawn"][0]["text"], "queued");
     let active = house.http.get("/api/runs?state=active").await.expect_status(200);
     assert_eq!(active["items"], json!([]));
     for run in runs {
@@ -194,7 +195,7 @@ async fn everything_stops_with_one_call_and_stays_held() {
     }
     assert_problem(&house.post_run("a", &json!({"text": "x"})).await, 503, "held");
     let again = house.http.post("/api/stop", &json!({})).await.expect_status(200);
-    assert_eq!(again, json!({"aborted": false, "runIds": [], "held": true}));
+    assert_eq!(again, json!({"aborted": false, "runIds": [], "withdrawn": [], "held": true}));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -3,10 +3,11 @@
 use std::time::Instant;
 
 use quell_testkit::Behaviour;
+use quell_testkit::commands::{self, Marker};
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use super::{Client, message};
+use super::{Client, PATIENCE, message};
 use crate::doors::House;
 
 #[rstest]
@@ -268,4 +269,35 @@ async fn a_session_with_somebody_elses_run_is_neither_reset_nor_deleted() {
     assert_eq!(admin.call("sessions.delete", json!({"key": "s"})).await["deleted"], true);
     assert_eq!(house.http.get(&format!("/api/runs/{run}")).await.status, 404);
     assert_eq!(admin.call("sessions.delete", json!({"key": "s"})).await["deleted"], false);
+}
+
+/// The run is over, and what it left in the background is not: every way to stop ends it, and says so.
+#[rstest]
+#[case::run("chat.abort", json!({"sessionKey": "s", "runId": "RUN"}))]
+#[case::session("chat.abort", json!({"sessionKey": "s"}))]
+#[case::sessions_abort("sessions.abort", json!({"key": "s"}))]
+#[case::runs_stop("runs.stop", json!({"runId": "RUN", "wait": true}))]
+#[case::all("stop.all", json!({}))]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_of_what_an_ended_run_left_did_something(#[case] method: &str, #[case] params: Value) {
+    let (house, mark) = (House::with_processes().await, Marker::new());
+    let serve = json!({"command": commands::setsid_child(&mark), "background": true});
+    house.model.script(Behaviour::tool_call("c1", "shell", &serve));
+    house.model.script(Behaviour::text("It runs."));
+    let run = house.send("s", "serve").await;
+    house.http.events(&run, 0).await.to_end().await.assert_sound();
+    mark.at_least(2).await;
+    let params: Value = serde_json::from_str(&params.to_string().replace("RUN", &run)).unwrap();
+    let mut client = Client::operator(&house, &house.token).await;
+    let answer = client.call(method, params.clone()).await;
+    assert_eq!((&answer["runIds"], &answer["processes"][0]["startedByRun"]), (&json!([]), &json!(run)), "{answer:#}");
+    let did = if method == "sessions.abort" { answer["status"] == "aborted" } else { answer["aborted"] == true };
+    assert!(did, "{answer:#}");
+    if method == "runs.stop" {
+        assert_eq!(answer["processes"][0]["state"], "ended", "it was waited for");
+    }
+    mark.gone(PATIENCE).await;
+    let again = client.call(method, params).await;
+    let did = if method == "sessions.abort" { again["status"] == "aborted" } else { again["aborted"] == true };
+    assert!(!did && again["processes"].is_null(), "{again:#}");
 }

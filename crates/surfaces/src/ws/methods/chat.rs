@@ -89,9 +89,7 @@ pub(super) fn send(call: &Call<'_>, value: Value) -> impl Future<Output = Answer
                 Ok(run.map_or_else(|| sent(&answer, "ok"), |run| shapes::outcome(&run)))
             }
             Submitted::Repeat(answer) => Ok(sent(&answer, "in_flight")),
-            Submitted::Stopped(answer) => Ok(
-                json!({"ok": true, "aborted": answer.aborted, "runIds": answer.run_ids, "withdrawn": answer.withdrawn}),
-            ),
+            Submitted::Stopped(stop) => Ok(super::stop::answer(stop)),
         }
     }
 }

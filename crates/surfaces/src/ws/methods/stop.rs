@@ -1,8 +1,9 @@
 //! `chat.abort`, `sessions.abort`, `runs.stop`, `stop.all`, the hold.
 
-use quell_engine::dispatch::Stop;
+use quell_engine::dispatch::{Stop, stop_answer};
 use quell_kernel::Push;
 use quell_kernel::registry::{StopAsk, StopScope};
+use quell_protocol::api::StopAnswer;
 use quell_protocol::{RunId, SessionKey, StopReason};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -45,14 +46,22 @@ pub(super) fn chat_abort(call: &Call<'_>, params: &Value) -> Answer {
             StopScope::Run { id, session: Some(key) }
         }
     };
-    Ok(answer(&stop(call, &scope, &ask)))
+    Ok(answer(stop_answer(stop(call, &scope, &ask))))
 }
 
-fn answer(stop: &Stop) -> Value {
-    let mut answer = json!({"ok": true, "aborted": !stop.aborted.is_empty(), "runIds": stop.aborted});
-    if !stop.withdrawn.is_empty() {
-        let rows: Vec<Value> = stop.withdrawn.iter().map(|(id, text)| json!({"runId": id, "text": text})).collect();
-        answer["withdrawn"] = json!(rows);
+/// As HTTP answers it, with `ok`.
+fn in_full(stop: StopAnswer) -> Value {
+    let mut answer = json!(stop);
+    answer["ok"] = json!(true);
+    answer
+}
+
+/// For the gateway's own verbs: what there is none of is absent, and so is what its clients do not know.
+pub(super) fn answer(stop: StopAnswer) -> Value {
+    let has_texts = !stop.withdrawn.is_empty();
+    let mut answer = in_full(stop);
+    if let Some(fields) = answer.as_object_mut() {
+        fields.retain(|name, _| name != "ending" && (has_texts || name != "withdrawn"));
     }
     answer
 }
@@ -82,8 +91,12 @@ pub(super) fn sessions_abort(call: &Call<'_>, value: &Value) -> Answer {
         (None, None) => return Err(Refusal::invalid("missing key or runId")),
     };
     let stop = stop(call, &scope, &ask(call, flag(value, "force"), reason(value)));
-    let status = if stop.aborted.is_empty() { "no-active-run" } else { "aborted" };
-    Ok(json!({"ok": true, "abortedRunId": stop.aborted.first(), "runIds": stop.aborted, "status": status}))
+    let first = stop.aborted.first().cloned();
+    let status = if stop.did_something() { "aborted" } else { "no-active-run" };
+    let mut answer = answer(stop_answer(stop));
+    answer["abortedRunId"] = json!(first);
+    answer["status"] = json!(status);
+    Ok(answer)
 }
 
 #[derive(Debug, Deserialize)]
@@ -108,9 +121,7 @@ pub(super) fn runs_stop(call: &Call<'_>, value: Value) -> impl Future<Output = A
     async move {
         let (stop, asked) = begun?;
         if asked.wait {
-            for ticket in &stop.tickets {
-                ticket.settled().await;
-            }
+            stop.settled().await;
         }
         let view = door.engine().run(&asked.run_id).await?;
         let view = view.filter(|view| asked.session_key.as_ref().is_none_or(|key| *key == view.session_key));
@@ -120,11 +131,12 @@ pub(super) fn runs_stop(call: &Call<'_>, value: Value) -> impl Future<Output = A
         if !peer.caller.is_admin() && view.principal != peer.caller.principal {
             return Err(Refusal::not_yours(format!("the run {:?} is not yours; an admin can stop it", asked.run_id)));
         }
-        let (aborted, ids) = (!stop.aborted.is_empty(), stop.aborted);
-        Ok(json!({
-            "ok": true, "runId": view.run_id, "aborted": aborted, "runIds": ids, "state": view.state,
-            "verdict": view.verdict, "receipt": view.receipt,
-        }))
+        let mut answer = in_full(stop_answer(stop));
+        answer["runId"] = json!(view.run_id);
+        answer["state"] = json!(view.state);
+        answer["verdict"] = json!(view.verdict);
+        answer["receipt"] = json!(view.receipt);
+        Ok(answer)
     }
 }
 
@@ -146,12 +158,13 @@ pub(super) fn all(call: &Call<'_>, value: Value) -> impl Future<Output = Answer>
     });
     async move {
         let (stop, asked) = begun?;
-        if asked.hold {
-            door.engine().set_hold(&peer.caller, true, asked.reason).await?;
+        let engine = door.engine();
+        let unstored = if asked.hold { engine.set_hold(&peer.caller, true, asked.reason).await.err() } else { None };
+        let mut answer = in_full(stop_answer(stop));
+        answer["held"] = json!(engine.is_held());
+        if let Some(error) = unstored {
+            answer["holdProblem"] = json!(error.to_string());
         }
-        let held = door.engine().hold().await?.held;
-        let mut answer = answer(&stop);
-        answer["held"] = json!(held);
         Ok(answer)
     }
 }
