@@ -7,6 +7,7 @@
 mod arrows;
 mod awaits;
 mod places;
+mod races;
 mod ranks;
 mod samples;
 mod shape;
@@ -59,7 +60,10 @@ const MANIFEST_RULES: &[Rule] = &[
 ];
 
 /// Rules of everything that is written by hand.
-const TEXT_RULES: &[Rule] = &[Rule { name: "conflict markers", check: words::conflict_markers }];
+const TEXT_RULES: &[Rule] = &[
+    Rule { name: "conflict markers", check: words::conflict_markers },
+    Rule { name: "races", check: races::named_proofs },
+];
 
 /// How the names of texts end.
 const TEXTS: &[&str] = &[".rs", ".md", ".toml", ".sh", ".ci/run"];

@@ -168,6 +168,30 @@ const MERGES: &[Sample] = &[
     sample("conflict markers", "README.md", "Title\n=======\n<<<<<<<<<< a\n", &[]),
 ];
 
+const RACES: &[Sample] = &[
+    sample(
+        "races",
+        "docs/races.md",
+        "| a | `it::race::no_such_test` |\n| b | `quell-kernel: run::tests::table::rows` |",
+        &[1, 2],
+    ),
+    sample("races", "docs/races.md", "| a | `it::harness::alice` |\n| b | `it::sweep::crash::dies` |", &[1, 2]),
+    sample(
+        "races",
+        "docs/races.md",
+        "| a | `crates/engine/src/gone.rs` |\n| b | nothing |\n| c | `Engine::stop` |",
+        &[1, 2, 3],
+    ),
+    sample(
+        "races",
+        "docs/races.md",
+        "| what goes wrong | why not here |\n|---|---|\n| a | `it::tidy::tidy_texts`, `quell-engine: scope::tests::blocking_work_that_panicked_is_failed_in_the_ledger_and_panics_its_caller` |\n\
+         | b | `quell-engine/proc: stops::a_gentle_stop_ends_it_at_once` |\n| c | `Engine::stop` in `crates/engine/src/dispatch.rs` |",
+        &[],
+    ),
+    sample("races", "docs/http.md", "| a | `it::race::no_such_test` |", &[]),
+];
+
 const MANIFESTS: &[Sample] = &[
     sample(
         "crate arrows",
@@ -233,6 +257,7 @@ fn every_rule_of_manifests_finds_what_breaks_it_and_nothing_else() {
 #[test]
 fn every_rule_of_texts_finds_what_breaks_it_and_nothing_else() {
     judge(TEXT_RULES, MERGES);
+    judge(TEXT_RULES, RACES);
 }
 
 /// Sizes are easier made than written down.
@@ -251,7 +276,7 @@ fn sizes_are_measured_to_the_line() {
 #[test]
 fn every_rule_has_a_sample_that_breaks_it_and_one_that_keeps_it() {
     let measured = ["file length", "function length"];
-    let all = [SOURCES, WAITS, MERGES, MANIFESTS];
+    let all = [SOURCES, WAITS, MERGES, RACES, MANIFESTS];
     for rule in [RULES, MANIFEST_RULES, TEXT_RULES].into_iter().flatten().filter(|rule| !measured.contains(&rule.name))
     {
         let of_rule = || all.into_iter().flatten().filter(|sample| sample.rule == rule.name);

@@ -61,14 +61,18 @@ pub(super) fn cancel_safety(source: &Source) -> Vec<Finding> {
     let mut found = Vec::new();
     for at in source.find(&["pub", "async", "fn"]) {
         let line = source.tokens[at].line;
-        let doc = source.lines[..line - 1].iter().rev().take_while(|line| belongs_to_the_item_below(line));
-        if !doc.into_iter().any(|line| line.trim() == "/// # Cancel safety") {
+        if !above(source, line).iter().any(|line| line.trim() == "/// # Cancel safety") {
             let name = source.tokens.get(at + 3).map_or("", |token| &token.text);
             let remedy = format!("say in a \"# Cancel safety\" section what happens when `{name}` is dropped half-way");
             found.push(Finding::new(line, remedy));
         }
     }
     found
+}
+
+/// The documentation and the attributes of the item in this line.
+pub(super) fn above(source: &Source, line: usize) -> Vec<&String> {
+    source.lines[..line - 1].iter().rev().take_while(|line| belongs_to_the_item_below(line)).collect()
 }
 
 /// Documentation and attributes, also over several lines: everything up to a blank line or the end of the item before.

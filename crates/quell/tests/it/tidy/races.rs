@@ -1,0 +1,55 @@
+//! The table of docs/races.md: every test that it names is there and is run, and so is every file.
+
+use std::fs;
+use std::path::Path;
+
+use super::source::Source;
+use super::{Finding, root, shape};
+
+/// Finds names in backticks that lead nowhere, and rows that name nothing.
+pub(super) fn named_proofs(source: &Source) -> Vec<Finding> {
+    if source.path != "docs/races.md" {
+        return Vec::new();
+    }
+    let mut found = Vec::new();
+    for (at, line) in source.lines.iter().enumerate() {
+        let names: Vec<&str> = line.split('`').skip(1).step_by(2).filter(|name| is_proof(name)).collect();
+        if line.starts_with("| ") && !line.starts_with("| what ") && names.is_empty() {
+            found.push(Finding::new(at + 1, "this row names no test and no file of the code"));
+        }
+        let missing = names.iter().filter(|name| !is_there(name));
+        found.extend(missing.map(|name| Finding::new(at + 1, format!("there is no such test or file: `{name}`"))));
+    }
+    found
+}
+
+/// A file below `crates/`, or a test as `it::a::b`, `quell-engine: a::b`, `quell-engine/proc: a::b`.
+fn is_proof(name: &str) -> bool {
+    name.starts_with("it::") || name.starts_with("quell-") || name.starts_with("crates/")
+}
+
+fn is_there(name: &str) -> bool {
+    if name.starts_with("crates/") {
+        return root().join(name).is_file();
+    }
+    let (dir, path) = match name.split_once(": ") {
+        None => ("crates/quell/tests/it".to_owned(), name.trim_start_matches("it::")),
+        Some((place, path)) => match place.trim_start_matches("quell-").split_once('/') {
+            Some((of, tests)) => (format!("crates/{of}/tests/{tests}"), path),
+            None => (format!("crates/{}/src", place.trim_start_matches("quell-")), path),
+        },
+    };
+    let (modules, test) = path.rsplit_once("::").unwrap_or_default();
+    let files = [modules, modules.strip_suffix("::tests").unwrap_or(modules)];
+    files.iter().any(|file| has_test(&root().join(&dir).join(file.replace("::", "/")).with_extension("rs"), test))
+}
+
+fn has_test(file: &Path, test: &str) -> bool {
+    let Ok(text) = fs::read_to_string(file) else { return false };
+    let source = Source::new("", &text);
+    source.find(&["fn", test]).any(|at| {
+        let above = shape::above(&source, source.tokens[at].line);
+        let is = |mark: &str| above.iter().any(|line| line.trim().starts_with(mark));
+        (is("#[test]") || is("#[tokio::test") || is("#[rstest]")) && !is("#[ignore")
+    })
+}
