@@ -143,10 +143,12 @@ impl Waiting {
     pub async fn settled(&mut self, patience: Duration) -> ApprovalState {
         let answered = self.state.wait_for(|state| *state != ApprovalState::Pending);
         if tokio::time::timeout(patience, answered).await.is_err() {
-            // An answer that came in this very moment stands.
+            // An answer that came in this very moment stands, and whoever gave it is about to tell.
             self.approvals.settle(&self.id, ApprovalInput::TimedOut);
         }
-        self.state.borrow().clone()
+        // The sender tells before it goes, so waiting cannot fail but by a panic there: then nobody has said anything.
+        let told = self.state.wait_for(|state| *state != ApprovalState::Pending).await;
+        told.map_or(ApprovalState::TimedOut, |state| state.clone())
     }
 }
 
@@ -165,5 +167,53 @@ impl std::fmt::Debug for Approvals {
 impl std::fmt::Debug for Waiting {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Waiting({})", self.id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::sync::mpsc;
+
+    use quell_protocol::{AgentId, CallId, Principal, RunId, SessionKey};
+
+    use super::*;
+
+    fn row() -> ApprovalRow {
+        let text = "x".to_owned();
+        ApprovalRow {
+            id: Approvals::new_id(),
+            run_id: RunId::parse("r").unwrap(),
+            session_key: SessionKey::parse("s").unwrap(),
+            agent: AgentId::parse("main").unwrap(),
+            principal: Principal::parse("alice").unwrap(),
+            call_id: CallId::parse("c1").unwrap(),
+            tool: text.clone(),
+            arguments: serde_json::Value::Null,
+            requested_at: text.clone(),
+            expires_at: text,
+            state: ApprovalState::Pending,
+        }
+    }
+
+    /// The answer is taken, and the time is over before it is told.
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_crosses_the_time_out_stands_and_is_never_taken_for_a_stop() {
+        let (approvals, row) = (Approvals::default(), row());
+        let who = Who { principal: row.principal.clone(), admin: false };
+        let ((taken, is_taken), (go_on, goes_on)) = (mpsc::channel(), mpsc::channel());
+        let mut waiting = approvals.open(row.clone(), move |_| {
+            taken.send(()).unwrap();
+            goes_on.recv().unwrap();
+        });
+        let answering = std::thread::spawn(move || approvals.answer(&row.id, &who, Surface::Http, Decision::Allow));
+        is_taken.recv().unwrap();
+        let patience = Duration::from_secs(1);
+        let mut settled = pin!(waiting.settled(patience));
+        let early = tokio::time::timeout(2 * patience, settled.as_mut()).await;
+        assert!(early.is_err(), "nothing has been told yet: {early:?}");
+        go_on.send(()).unwrap();
+        assert!(matches!(settled.await, ApprovalState::Allowed { .. }));
+        assert!(answering.join().unwrap().is_ok());
     }
 }

@@ -157,6 +157,10 @@ const AGAIN: Duration = Duration::from_secs(10);
 pub(super) async fn close_book(runs: Runs, cell: Arc<Cell>) {
     if cell.acceptance().await == Acceptance::Durable {
         while let Err(error) = store_end(&runs, &cell).await {
+            // Its session was deleted with all it left: there is nothing that a later try could end.
+            if matches!(error, StoreError::NoSuchRun(_)) {
+                break;
+            }
             tracing::error!(run = %cell.id(), %error, "the end of a run could not be stored");
             if cell.age() > KEPT {
                 break;

@@ -23,6 +23,7 @@ mod node;
 mod openclaw;
 mod processes;
 mod race;
+mod races;
 mod rows_b;
 mod rows_b10;
 mod rows_e;
