@@ -35,6 +35,8 @@ struct Live {
     working: bool,
     used: Moment,
     history: Option<Arc<Vec<Arc<Turn>>>>,
+    /// How often its history was forgotten: what was read before that is not kept.
+    forgotten: u64,
     /// What background runs of this session came to, until a run reads it.
     news: Vec<String>,
     /// Background runs of this session that are at work.
@@ -43,7 +45,7 @@ struct Live {
 
 impl Live {
     fn new(used: Moment) -> Self {
-        Self { working: false, used, history: None, news: Vec::new(), expected: 0 }
+        Self { working: false, used, history: None, forgotten: 0, news: Vec::new(), expected: 0 }
     }
 
     fn is_needed(&self) -> bool {
@@ -83,6 +85,7 @@ impl Sessions {
     pub fn forget_history(&self, key: &SessionKey) {
         if let Some(session) = self.live().get_mut(key) {
             session.history = None;
+            session.forgotten += 1;
             session.news.clear();
         }
         self.0.runs.workshop().background.forget_session(key);
@@ -130,7 +133,8 @@ impl Sessions {
 
     /// The sealed turns that a new run continues on.
     async fn history(&self, key: SessionKey) -> Result<Vec<Arc<Turn>>, StoreError> {
-        let known = self.live().get(&key).and_then(|session| session.history.clone());
+        let known = self.live().get(&key).map(|session| (session.history.clone(), session.forgotten));
+        let (known, forgotten) = known.unwrap_or_default();
         if let Some(history) = known {
             return Ok(history.to_vec());
         }
@@ -140,7 +144,8 @@ impl Sessions {
             let turn = Turn::from_stored(&text).map_err(|error| StoreError::Corrupt(error.to_string()))?;
             turns.push(Arc::new(turn));
         }
-        if let Some(session) = self.live().get_mut(&key) {
+        // A reset or a deletion that came while it was read has emptied what this is.
+        if let Some(session) = self.live().get_mut(&key).filter(|session| session.forgotten == forgotten) {
             session.history = Some(Arc::new(turns.clone()));
         }
         Ok(turns)
