@@ -6,15 +6,19 @@ use std::path::Path;
 use super::source::Source;
 use super::{Finding, root, shape};
 
+/// The head of each table.
+const HEAD: &str = "| what goes wrong | why not here |";
+
 /// Finds names in backticks that lead nowhere, and rows that name nothing.
 pub(super) fn named_proofs(source: &Source) -> Vec<Finding> {
     if source.path != "docs/races.md" {
         return Vec::new();
     }
     let mut found = Vec::new();
-    for (at, line) in source.lines.iter().enumerate() {
-        let names: Vec<&str> = line.split('`').skip(1).step_by(2).filter(|name| is_proof(name)).collect();
-        if line.starts_with("| ") && !line.starts_with("| what ") && names.is_empty() {
+    let rows = source.lines.iter().enumerate().filter(|(_, line)| line.starts_with("| ") && *line != HEAD);
+    for (at, row) in rows {
+        let names: Vec<&str> = row.split('`').skip(1).step_by(2).filter(|name| is_proof(name)).collect();
+        if names.is_empty() {
             found.push(Finding::new(at + 1, "this row names no test and no file of the code"));
         }
         let missing = names.iter().filter(|name| !is_there(name));
