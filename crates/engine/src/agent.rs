@@ -93,8 +93,8 @@ pub struct Workshop {
 pub trait Reins: Send + Sync {
     /// It now waits for the model, or does anything else.
     fn phase(&self, phase: Phase);
-    /// Messages that wait to steer this run. They leave the queue.
-    fn steers(&self) -> Vec<String>;
+    /// News for this run and messages that wait to steer it join its turn. They leave the queue.
+    fn take_messages(&self);
     /// A budget is used up: the run is to be aborted for that reason.
     fn out_of_budget(&self, reason: StopReason);
     /// Starts a sub-run. From its acceptance on a stop of this run covers it, whatever becomes of the future; the error is
@@ -149,9 +149,7 @@ impl Job<'_> {
         for step in 1.. {
             self.scope.check(Point::BeforeStep)?;
             self.within_budget(step)?;
-            for text in self.reins.steers() {
-                self.pen.add_user(text)?;
-            }
+            self.reins.take_messages();
             self.pen.step(step)?;
             let calls = match self.ask_model().await? {
                 Answered::Calls(calls) => calls,

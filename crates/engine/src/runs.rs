@@ -180,17 +180,21 @@ impl Runs {
         self.show(&mut state);
     }
 
-    /// Takes the messages that wait to steer a run.
-    pub fn take_steers(&self, into: &RunId) -> Vec<String> {
+    /// The messages that wait to steer a run leave the queue and join its turn, in one locked step: no stop can seal the turn
+    /// between the two and lose them.
+    pub fn take_steers(&self, into: &Arc<Cell>) {
         let mut state = self.lock();
-        let taken = state.registry.take_steers(into);
+        let taken = state.registry.take_steers(into.id());
         let cells: Vec<Arc<Cell>> = taken.iter().filter_map(|(id, _)| state.cells.remove(id)).collect();
+        for (_, text) in taken {
+            // Only a running run takes any, and its turn is open.
+            let _ = into.pen().add_user(text);
+        }
         drop(state);
         for cell in cells {
             cell.handed_over();
-            self.spawn(finish::note_steered(self.clone(), cell, into.clone()));
+            self.spawn(finish::note_steered(self.clone(), cell, into.id().clone()));
         }
-        taken.into_iter().map(|(_, text)| text).collect()
     }
 
     /// The cell of a run that is not forgotten.

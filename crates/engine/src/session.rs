@@ -131,6 +131,12 @@ impl Sessions {
         self.live().len()
     }
 
+    fn give_back_news(&self, key: &SessionKey, texts: Vec<String>) {
+        if let Some(session) = self.live().get_mut(key) {
+            session.news.splice(0..0, texts);
+        }
+    }
+
     /// The sealed turns that a new run continues on.
     async fn history(&self, key: SessionKey) -> Result<Vec<Arc<Turn>>, StoreError> {
         let known = self.live().get(&key).map(|session| (session.history.clone(), session.forgotten));

@@ -26,10 +26,17 @@ impl Reins for RunReins<'_> {
         self.sessions.0.runs.phase(self.cell, phase);
     }
 
-    fn steers(&self) -> Vec<String> {
-        let mut texts = self.sessions.take_news(&self.cell.run.session);
-        texts.extend(self.sessions.0.runs.take_steers(self.cell.id()));
-        texts
+    fn take_messages(&self) {
+        let (pen, session) = (self.cell.pen(), &self.cell.run.session);
+        let mut news = self.sessions.take_news(session);
+        while let Some(text) = news.first().cloned() {
+            if pen.add_user(text).is_err() {
+                // Forced in this very moment: the next run reads them.
+                return self.sessions.give_back_news(session, news);
+            }
+            news.remove(0);
+        }
+        self.sessions.0.runs.take_steers(self.cell);
     }
 
     fn out_of_budget(&self, reason: StopReason) {
