@@ -9,15 +9,15 @@ use quell_engine::scope::Point;
 use quell_kernel::Push;
 use quell_kernel::approval::ApprovalPolicy;
 use quell_protocol::approval::Decision;
-use quell_protocol::{ResourceKind, RunId, StopReason, Verdict};
+use quell_protocol::{EventKind, ResourceKind, RunId, StopReason, Verdict};
 use quell_testkit::commands::{self, Marker};
 use quell_testkit::model::Stream;
 use quell_testkit::{Behaviour, leaks};
 use serde_json::json;
 
-use crate::harness::of_run;
 use crate::harness::{
-    Claim, Ground, House, PATIENCE, abort_reason, agent, alice, ask, flat, key, message, principal, receipt,
+    Claim, Ground, House, PATIENCE, Watcher, abort_reason, agent, alice, ask, flat, key, message, of_run, principal,
+    receipt,
 };
 
 /// How often two things are let cross.
@@ -129,6 +129,37 @@ async fn a_deleted_session_stays_deleted_whatever_ran_in_it() {
     house.model.script(Behaviour::text("anew"));
     house.ask("s0", "and now?").await;
     assert!(!flat(&house.last_messages()).contains("go on"), "what was deleted is shown to the model");
+    house.close().await;
+}
+
+/// It comes while the deletion waits for a command that ends when it is told by a file, and not by a signal.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_that_crosses_the_deletion_of_its_session_goes_with_it() {
+    let house = House::with(Claim::shared().await, |config| {
+        (config.stop.term, config.stop.grace) = (PATIENCE, 2 * PATIENCE);
+    })
+    .await;
+    let mut watcher = Watcher::of(&house.engine);
+    let command = "trap '' TERM; echo deaf; while [ ! -e go ]; do sleep 0.01; done";
+    house.model.script(Behaviour::tool_call("c1", "shell", &json!({"command": command})));
+    let run = house.send(message("s", "run it")).await;
+    house.printed(&run, "deaf").await;
+    house.model.script(Behaviour::SilentBeforeHeaders);
+    let (alice, session, gently) = (alice(), key("s"), ask(Push::Gentle));
+    let deleting = house.engine.delete_session(&alice, &session, &gently);
+    let sending = async {
+        watcher.until(&run, "ending", |event| matches!(event.kind, EventKind::Ending { .. })).await;
+        let late = house.send(message("s", "and this")).await;
+        std::fs::write(house.workdir().join("go"), "").unwrap();
+        late
+    };
+    let (deleted, late) = tokio::join!(deleting, sending);
+    assert!(deleted.unwrap());
+    watcher.until_ended(&late).await;
+    let events = watcher.events(&late);
+    let Some(EventKind::Ended { verdict, .. }) = events.last().map(|event| &event.kind) else { panic!("{events:#?}") };
+    assert_eq!(abort_reason(Some(verdict)), StopReason::User, "it works on in a session that is gone");
+    assert!(house.engine.session(&session).await.unwrap().is_none());
     house.close().await;
 }
 
