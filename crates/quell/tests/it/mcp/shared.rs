@@ -5,7 +5,7 @@ use quell_testkit::Behaviour;
 use serde_json::json;
 
 use super::{Scene, call_row};
-use crate::harness::receipt;
+use crate::harness::{message, receipt};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sessions_have_servers_of_their_own_unless_one_is_shared() {
@@ -63,5 +63,28 @@ async fn a_stop_of_one_call_leaves_the_other_calls_alone() {
     assert!(rows.iter().any(|row| row.kind == ResourceKind::McpCall && row.released.is_none()), "{rows:#?}");
     scene.house.stop(&other);
     scene.house.ended(&other).await;
+    scene.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_of_one_that_waits_for_a_server_leaves_its_start_to_the_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let gate = folder.path().join("open");
+    let scene = Scene::with(|server| {
+        server.shared = true;
+        server.args[1].insert_str(0, &format!("while [ ! -e '{}' ]; do sleep 0.01; done\n", gate.display()));
+    })
+    .await;
+    let stopped = scene.house.send(message("one", "do it")).await;
+    scene.house.holds(&stopped, ResourceKind::McpCall).await;
+    let other = scene.house.send(message("two", "do it")).await;
+    scene.house.holds(&other, ResourceKind::McpCall).await;
+    assert_eq!(scene.house.stop(&stopped).aborted.len(), 1);
+    let view = scene.house.ended(&stopped).await;
+    assert!(receipt(&view).leftovers.is_empty(), "{view:#?}");
+    scene.house.model.script(Behaviour::tool_call("c1", "test__pid", &json!({}))).script(Behaviour::text("fine"));
+    std::fs::write(&gate, "").unwrap();
+    assert_eq!(scene.house.ended(&other).await.output.as_deref(), Some("fine"));
+    assert_eq!(scene.got("initialize", 1).await.len(), 1, "it was started once");
     scene.close().await;
 }
