@@ -4,7 +4,6 @@ use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use quell_engine::agent::AgentConfig;
-use quell_engine::dispatch::Caller;
 use quell_engine::scope::Point;
 use quell_kernel::Push;
 use quell_kernel::approval::ApprovalPolicy;
@@ -16,8 +15,7 @@ use quell_testkit::{Behaviour, leaks};
 use serde_json::json;
 
 use crate::harness::{
-    Claim, Ground, House, PATIENCE, Watcher, abort_reason, agent, alice, ask, flat, key, message, of_run, principal,
-    receipt,
+    Claim, House, PATIENCE, Watcher, abort_reason, agent, alice, ask, flat, key, message, of_run, receipt,
 };
 
 /// How often two things are let cross.
@@ -175,35 +173,6 @@ async fn a_deleted_session_takes_its_background_commands_along() {
     assert_eq!(mark.survivors(), [], "deleted, and its command is alive");
     assert!(house.engine.processes(&key("s")).is_empty());
     assert!(!house.engine.stop(&alice(), &of_run(&view.run_id), &ask(Push::Gentle)).did_something());
-    house.close().await;
-}
-
-/// One thread works for the engine, and it is kept from the run until the reset is over: so the run has read what the reset
-/// empties, and puts it into memory afterwards.
-#[tokio::test]
-async fn a_reset_is_not_undone_by_a_run_that_was_reading_the_history() {
-    let ground = tempfile::tempdir().unwrap();
-    let lent = || Ground::Lent(ground.path().to_path_buf());
-    let house = House::on(lent(), Claim::shared().await, |_| {}).await;
-    house.model.script(Behaviour::text("noted"));
-    house.ask("s", "the old secret").await;
-    house.close().await;
-    let house = House::on(lent(), Claim::shared().await, |_| {}).await;
-    house.trap.arm(Point::LoadHistory, 1, || {});
-    house.model.script(Behaviour::text("one"));
-    let reading = house.send(message("s", "before the reset")).await;
-    house.trap.sprung().await;
-    // Somebody whose stop does not reach the run.
-    let bob = Caller { principal: principal("bob"), ..alice() };
-    let (session, gently) = (key("s"), ask(Push::Gentle));
-    let (runtime, reset) = (tokio::runtime::Handle::current(), house.engine.reset_session(&bob, &session, &gently));
-    let done = std::thread::scope(|threads| threads.spawn(|| runtime.block_on(reset)).join().unwrap());
-    assert!(done.unwrap(), "there was nothing to reset");
-    house.ended(&reading).await;
-    house.model.script(Behaviour::text("two"));
-    house.ask("s", "after the reset").await;
-    let seen = flat(&house.last_messages());
-    assert!(!seen.contains("the old secret") && seen.contains("before the reset"), "{seen}");
     house.close().await;
 }
 
