@@ -71,13 +71,13 @@ impl Registry {
         Ok(())
     }
 
-    /// A person stopped these runs. Where the run that started one goes on, nobody of its tree starts that agent again: the
+    /// A person stopped these runs. Where one above them goes on, nobody of its tree starts that agent again: the
     /// model would only undo the stop.
     pub(super) fn bar(&mut self, roots: &[RunId], covered: &[RunId]) {
         let covered: HashSet<&RunId> = covered.iter().collect();
         let child_of_another = |id: &&RunId| {
-            let parent = self.get(id).and_then(|entry| entry.run.parent.as_ref());
-            parent.is_some_and(|parent| !covered.contains(parent) && self.is_alive(parent))
+            let mut above = self.ancestry(id).into_iter().skip(1);
+            above.any(|ancestor| !covered.contains(&ancestor) && self.is_alive(&ancestor))
         };
         let stopped: Vec<(RunId, AgentId)> = roots
             .iter()

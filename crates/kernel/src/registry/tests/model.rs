@@ -226,10 +226,11 @@ impl Model {
         let roots: Vec<u64> = self.runs.iter().filter(named).filter(mine).map(|run| run.mark).collect();
         let stopped = self.abort(&roots, ask.push, &verdict, now);
         for run in self.runs.clone().iter().filter(|run| roots.contains(&run.mark)) {
-            let parent = self.runs.iter().find(|parent| run.parent == Some(parent.mark));
+            let is_above = |it: &&Run| it.mark != run.mark && self.is_below(run, &[it.mark]);
             let goes_on = |it: &Run| !it.state.is_ended() && !stopped.covered.contains(&it.new.id);
+            let one_above_goes_on = self.runs.iter().filter(is_above).any(goes_on);
             let top = self.runs.iter().position(|top| top.parent.is_none() && self.is_below(run, &[top.mark]));
-            if let Some(top) = top.filter(|_| parent.is_some_and(goes_on)) {
+            if let Some(top) = top.filter(|_| one_above_goes_on) {
                 self.runs[top].lost.insert(run.new.agent.clone());
             }
         }

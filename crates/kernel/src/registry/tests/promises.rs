@@ -251,6 +251,20 @@ fn nobody_of_a_turn_starts_an_agent_again_that_a_person_stopped_in_it() {
     assert!(registry.accept(scout("scout-2", "next"), at(0)).is_ok(), "the next turn may");
 }
 
+/// Its parent left it behind and is over; the run above both goes on.
+#[test]
+fn nor_does_a_run_above_start_again_what_a_person_stopped_behind_a_run_that_is_over() {
+    let mut registry = registry();
+    let scout = |id: &str, parent: &str| NewRun { agent: agent("scout"), ..child(id, id, parent) };
+    begin(&mut registry, new_run("top", "a", OnBusy::Queue));
+    begin(&mut registry, child("middle", "b", "top"));
+    begin(&mut registry, scout("scout-1", "middle"));
+    finish(&mut registry, "middle");
+    stop(&mut registry, "scout-1", "ann");
+    let refused = Err(NotBorn::StoppedByPerson { agent: agent("scout") }.into());
+    assert_eq!(registry.accept(scout("scout-2", "top"), at(0)), refused);
+}
+
 #[test]
 fn a_sub_run_that_ran_out_of_time_may_be_started_again() {
     let mut registry = registry();
