@@ -261,7 +261,10 @@ impl Job<'_> {
             // waits: the wait for a person is raced in `approve`.
             None => self.denial(call).await?,
         };
-        if let Err(unwritten) = self.scope.race(Point::Journal, self.pen.announce_call(&call.id)).await? {
+        // A call that has its result already runs nothing that a crash could leave undone.
+        if instead.is_none()
+            && let Err(unwritten) = self.scope.race(Point::Journal, self.pen.announce_call(&call.id)).await?
+        {
             return Ok(Some(Outcome::Failed {
                 code: "store".to_owned(),
                 message: not_written(&call.tool, &unwritten),

@@ -109,6 +109,8 @@ impl Sessions {
         let accepted = runs.store().accept_run(row_of(cell)).await;
         if !matches!(accepted, Ok(AcceptedRow::New)) {
             runs.refuse(cell);
+            // It may have been the head behind which another waits.
+            self.poke(&cell.run.session);
             return accepted;
         }
         // The runs that it interrupts are waited for by the session's order, not here.

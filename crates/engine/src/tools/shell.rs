@@ -16,7 +16,7 @@ use super::background::NotStarted;
 use super::{ToolOutput, Workbench};
 use crate::llm::ToolSpec;
 use crate::proc::{CommandSpec, ProcessEnd, ProcessHow, ProcessStop, RUN_ID_VARIABLE, SpawnError};
-use crate::scope::Cancelled;
+use crate::scope::{Cancelled, Point};
 
 /// Arguments of `shell`.
 #[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
@@ -65,6 +65,7 @@ pub(super) async fn call(given: &Value, cx: &mut Workbench<'_>) -> Result<ToolOu
         Err(problem) => return Ok(ToolOutput::error(problem)),
     };
     if background {
+        cx.scope.check(Point::Process)?;
         return start(&command, cx);
     }
     match cx.wardens.run(&command, cx.scope, cx.sink).await {
