@@ -81,7 +81,8 @@ pub struct Cell {
     pub scope: Scope,
     clock: Clock,
     hub: Hub,
-    policy: PartialPolicy,
+    /// What the model sees of a text that was cut.
+    pub policy: PartialPolicy,
     page: Page,
     facts: Mutex<Facts>,
     progress: watch::Sender<Progress>,

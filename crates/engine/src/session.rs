@@ -18,7 +18,7 @@ use crate::cell::{Cell, Notice, Progress};
 use crate::runs::{Hands, Needs, Place, Runs};
 use crate::store::StoreError;
 pub use admit::{Cradle, Wanted};
-use reins::RunReins;
+use reins::{Lineage, RunReins, hand_up_news};
 
 /// The sessions that are in memory. Clones are the same.
 #[derive(Clone)]
@@ -30,6 +30,9 @@ struct Inner {
     permits: Arc<Semaphore>,
     live: Mutex<HashMap<SessionKey, Live>>,
 }
+
+/// How long news waits in memory for a message to its session.
+const NEWS_KEPT: Duration = Duration::from_secs(24 * 3600);
 
 struct Live {
     working: bool,
@@ -48,8 +51,10 @@ impl Live {
         Self { working: false, used, history: None, forgotten: 0, news: Vec::new(), expected: 0 }
     }
 
-    fn is_needed(&self) -> bool {
-        self.working || self.expected > 0 || !self.news.is_empty()
+    fn is_needed(&self, now: Moment, idle: Duration) -> bool {
+        // News that nobody comes for is not kept for ever: most sessions of programs are written to once.
+        let kept = if self.news.is_empty() { idle } else { idle.max(NEWS_KEPT) };
+        self.working || self.expected > 0 || now.since(self.used) <= kept
     }
 }
 
@@ -99,12 +104,21 @@ impl Sessions {
         }
     }
 
-    /// One background run is over; without text there is nothing to tell.
-    fn add_news(&self, key: &SessionKey, text: Option<String>) {
+    /// One background run of this session is over.
+    fn expect_no_news(&self, key: &SessionKey) {
         if let Some(session) = self.live().get_mut(key) {
             session.expected = session.expected.saturating_sub(1);
-            session.news.extend(text);
         }
+    }
+
+    fn add_news(&self, lineage: &Lineage, texts: Vec<String>) {
+        let now = self.0.runs.clock().now();
+        // Under the lock, under which a run that is over hands up what it has not read: news never comes to it behind that.
+        let mut live = self.live();
+        let Some(heir) = lineage.heir().filter(|_| !texts.is_empty()) else { return };
+        let session = live.entry(heir.clone()).or_insert_with(|| Live::new(now));
+        session.used = now;
+        session.news.extend(texts);
     }
 
     fn take_news(&self, key: &SessionKey) -> Vec<String> {
@@ -116,7 +130,7 @@ impl Sessions {
         let now = self.0.runs.clock().now();
         self.live().retain(|key, session| {
             let background = &self.0.runs.workshop().background;
-            let keep = session.is_needed() || background.has_of_session(key) || now.since(session.used) <= idle;
+            let keep = session.is_needed(now, idle) || background.has_of_session(key);
             if !keep {
                 tracing::info!(session = %key, "session expired from memory");
                 self.0.runs.workshop().mcp.close_session(key);
@@ -219,8 +233,10 @@ async fn run_one(sessions: &Sessions, key: &SessionKey, cell: Arc<Cell>, permit:
             sessions.0.runs.see_through(&cell, hands, place, sessions.history(key)).await;
         }
     };
+    let lineage = Lineage::of(sessions, &cell);
     runs.spawn(work);
     cell.reached(Progress::Ended).await;
+    hand_up_news(sessions, &lineage);
     if let Some(turn) = cell.sealed_now() {
         sessions.append(key, turn);
     }

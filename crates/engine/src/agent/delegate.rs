@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use quell_kernel::turn::PartialPolicy;
 use quell_protocol::{AgentId, StopReason, Verdict};
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -147,7 +148,7 @@ impl Job<'_> {
             )));
         }
         self.scope.race(Point::SubRun, child.cell.reached(Progress::Ended)).await?;
-        let text = report_of(&child.cell);
+        let text = told_of(&child.cell, " Do not start it again in this turn.");
         Ok(match child.cell.verdict() {
             Some(Verdict::Completed) => ToolOutput::ok(text),
             Some(Verdict::Failed { .. } | Verdict::Aborted { .. }) | None => ToolOutput::error(text),
@@ -162,20 +163,24 @@ struct Order {
     waits: bool,
 }
 
-/// What came of a sub-run, for the model that ordered it.
+/// What came of a sub-run, for a model that reads it later.
 #[must_use]
 pub fn report_of(child: &Cell) -> String {
+    told_of(child, "")
+}
+
+/// What came of a sub-run; `advice` follows the news that a person stopped it.
+fn told_of(child: &Cell, advice: &str) -> String {
     let (agent, output) = (&child.run.agent, child.view().output);
     match child.verdict() {
         Some(Verdict::Completed) => output.unwrap_or_default(),
         Some(Verdict::Failed { message, .. }) => format!("The agent {agent} failed: {message}."),
         Some(Verdict::Aborted { reason, by }) => {
-            let by = by.map_or_else(
-                || because(&reason).to_owned(),
-                |_| "by a person. Do not start it again in this turn".to_owned(),
-            );
-            let said = output.map(|said| format!(" What it had said until then is no answer:\n{said}"));
-            format!("The agent {agent} was stopped {by}. Side effects are possible.{}", said.unwrap_or_default())
+            let by = by.map_or_else(|| format!("{}.", because(&reason)), |_| format!("by a person.{advice}"));
+            // Where its own model would not see it, no other one does.
+            let said = output.filter(|_| child.policy == PartialPolicy::Keep);
+            let said = said.map(|said| format!(" What it had said until then is no answer:\n{said}"));
+            format!("The agent {agent} was stopped {by} Side effects are possible.{}", said.unwrap_or_default())
         }
         None => format!("The agent {agent} did not start."),
     }

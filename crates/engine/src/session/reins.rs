@@ -7,13 +7,14 @@ use futures_util::future::BoxFuture;
 use quell_kernel::Push;
 use quell_kernel::registry::Phase;
 use quell_protocol::api::OnBusy;
-use quell_protocol::{ResourceKind, Rung, SessionKey, StopReason, Verdict};
+use quell_protocol::{AgentId, ResourceKind, Rung, SessionKey, StopReason, Verdict};
 
 use super::Sessions;
 use super::admit::Wanted;
 use crate::agent::{Child, ChildOrder, ChildPlace, Reins, report_of};
 use crate::cell::{Cell, Progress};
 use crate::scope::Held;
+use crate::tools::ToolOutput;
 
 /// The reins of one run.
 pub(super) struct RunReins<'a> {
@@ -72,7 +73,7 @@ impl RunReins<'_> {
             self.cell.scope.spawn(hold_until_ended(held, Arc::clone(&child)));
         } else {
             sessions.expect_news(&own.session);
-            let news = tell_session(sessions.clone(), own.session.clone(), Arc::clone(&child));
+            let news = tell_session(sessions.clone(), Lineage::of(sessions, self.cell), Arc::clone(&child));
             // It may outlive this run, so it is no task of its scope.
             sessions.0.runs.spawn(hold_until_ended(held.in_background(), Arc::clone(&child)));
             sessions.0.runs.spawn(news);
@@ -84,7 +85,7 @@ impl RunReins<'_> {
     fn session_of(&self, order: &ChildOrder) -> Result<SessionKey, String> {
         let (agent, own) = (&order.agent, &self.cell.run.session);
         let key = match order.place {
-            ChildPlace::Fresh => format!("agent:{agent}:run:{}", uuid::Uuid::now_v7()),
+            ChildPlace::Fresh => format!("{}{}", fresh_session(agent), uuid::Uuid::now_v7()),
             ChildPlace::Conversation => format!("agent:{agent}:from:{own}"),
         };
         SessionKey::parse(key).map_err(|error| format!("no session key can be made for the conversation: {error}"))
@@ -107,15 +108,56 @@ async fn hold_until_ended(held: Held, child: Arc<Cell>) {
     });
 }
 
-/// The end of a background run becomes news for the session that started it. It starts nothing there: the next step of a
-/// run at work reads it, or the next message's run.
-async fn tell_session(sessions: Sessions, session: SessionKey, child: Arc<Cell>) {
-    child.reached(Progress::Ended).await;
-    sessions.add_news(&session, child.verdict().map(|_| news(&child)));
+/// A run, its parent, and so on to the one that a door let in. Taken while the run is at work, so that none is forgotten.
+pub(super) struct Lineage(Vec<Arc<Cell>>);
+
+impl Lineage {
+    pub(super) fn of(sessions: &Sessions, cell: &Arc<Cell>) -> Self {
+        let parent = |cell: &Arc<Cell>| sessions.0.runs.cell(cell.run.parent.as_ref()?);
+        Self(std::iter::successors(Some(Arc::clone(cell)), parent).collect())
+    }
+
+    /// Whose session will be read again: that of the nearest run that is at work, or is not the only one of its session.
+    pub(super) fn heir(&self) -> Option<&SessionKey> {
+        let has_a_future = |cell: &&Arc<Cell>| !is_one_off(cell) || cell.progress() < Progress::Ended;
+        self.0.iter().find(has_a_future).or(self.0.last()).map(|cell| &cell.run.session)
+    }
 }
 
-fn news(child: &Cell) -> String {
-    let (agent, run, report) = (&child.run.agent, &child.run.id, report_of(child));
+/// True when the run has a session of its own that nobody writes to again: a fresh sub-agent's.
+fn is_one_off(cell: &Cell) -> bool {
+    let run = &cell.run;
+    run.parent.is_some() && run.session.as_str().strip_prefix(&fresh_session(&run.agent)).is_some()
+}
+
+fn fresh_session(agent: &AgentId) -> String {
+    format!("agent:{agent}:run:")
+}
+
+/// The end of a background run becomes news for the session that started it. It starts nothing there: the next step of a
+/// run at work reads it, or the next message's run.
+async fn tell_session(sessions: Sessions, lineage: Lineage, child: Arc<Cell>) {
+    child.reached(Progress::Ended).await;
+    if let Some(own) = lineage.0.first() {
+        sessions.expect_no_news(&own.run.session);
+    }
+    if child.verdict().is_some() {
+        let limit = sessions.0.runs.workshop().limits.tool_output_bytes;
+        sessions.add_news(&lineage, vec![news(&child, limit)]);
+    }
+}
+
+/// A run is over: what it had not read goes to who has a future, if its own session has none.
+pub(super) fn hand_up_news(sessions: &Sessions, lineage: &Lineage) {
+    if let Some(own) = lineage.0.first().filter(|own| is_one_off(own)) {
+        let unread = sessions.take_news(&own.run.session);
+        sessions.add_news(lineage, unread);
+    }
+}
+
+fn news(child: &Cell, limit: usize) -> String {
+    let (agent, run) = (&child.run.agent, &child.run.id);
+    let report = ToolOutput::ok(report_of(child)).bounded(limit).text;
     match child.verdict() {
         Some(Verdict::Completed) => format!("[The background agent {agent}, run {run}, has answered:]\n{report}"),
         _ => format!("[The background run {run} is over. {report}]"),

@@ -9,7 +9,9 @@ use quell_kernel::Push;
 use quell_kernel::registry::{Background, Queued, StopScope};
 use quell_protocol::{CallEnd, EventKind, ResourceKind, RunId, StopReason, Verdict};
 use quell_testkit::commands::{self, Marker};
+use quell_testkit::model::Stream;
 use quell_testkit::{Behaviour, leaks};
+use rstest::rstest;
 use serde_json::{Value, json};
 
 use crate::harness::{Claim, House, PATIENCE, Watcher, abort_reason, agent, alice, ask, flat, key, message, receipt};
@@ -147,7 +149,7 @@ async fn one_child_is_stopped_alone_and_its_parent_goes_on_but_cannot_start_it_a
 #[tokio::test]
 async fn a_background_agent_outlives_its_parent_and_its_answer_is_news_for_the_session() {
     let house = house().await;
-    let answer = quell_testkit::model::Stream::new().wait_for("ready").text("Forty-two.");
+    let answer = Stream::new().wait_for("ready").text("Forty-two.");
     house.script("top", [spawn_behind("below"), Behaviour::text("It is under way.")]);
     house.script("below", [answer.into()]);
     let view = house.ask_and_wait("s", "go marker:top").await;
@@ -160,6 +162,51 @@ async fn a_background_agent_outlives_its_parent_and_its_answer_is_news_for_the_s
     house.ask("s", "what did it say? marker:next").await;
     let seen = flat(house.model.marked("next").await.messages());
     assert!(seen.contains("has answered:]") && seen.contains("Forty-two."), "{seen}");
+    house.close().await;
+}
+
+/// The agent that started it had a session of its own, to which nobody will write again: whoever ordered that agent is told.
+#[rstest]
+#[case::after_its_end(true)]
+#[case::while_it_speaks_its_last_words(false)]
+#[tokio::test]
+async fn news_of_an_agent_that_is_over_goes_to_the_session_above(#[case] late: bool) {
+    let house = house().await;
+    let answer = Stream::new().wait_for("ready").text("Forty-two.");
+    let last_words = Stream::new().wait_for("said").text("It is under way.");
+    house.script("top", [spawn("middle"), Behaviour::text("I wait.")]);
+    house.script("middle", [spawn_behind("below"), last_words.into()]);
+    house.script("below", [answer.into()]);
+    let top = house.send(message("s", "go marker:top")).await;
+    let middle = child_of(&house, &top).await;
+    let below = child_of(&house, middle.id()).await;
+    let top = house.engine.live(&top).unwrap();
+    for (gate, over) in if late { [("said", &top), ("ready", &below)] } else { [("ready", &below), ("said", &top)] } {
+        house.model.open_gate(gate);
+        over.reached(Progress::Ended).await;
+    }
+    // Whoever started something is forgotten with it, and the news is there before that.
+    house.ended(top.id()).await;
+    house.ask("s", "what did it say? marker:next").await;
+    let seen = flat(house.model.marked("next").await.messages());
+    assert!(seen.contains("has answered:]") && seen.contains("Forty-two."), "{seen}");
+    house.close().await;
+}
+
+/// It was cut off, and its own model would not see it either (row X8).
+#[tokio::test]
+async fn the_text_of_a_child_that_was_stopped_reaches_its_parent_only_where_partial_text_is_kept() {
+    let house = house().await;
+    let mut watcher = Watcher::of(&house.engine);
+    house.script("top", [spawn("below"), Behaviour::text("I go on without it.")]);
+    house.script("below", [Behaviour::silent_mid_stream("half an answer")]);
+    let top = house.send(message("s", "go marker:top")).await;
+    let child = child_of(&house, &top).await;
+    house.text_came(child.id()).await;
+    assert_eq!(house.stop(child.id()).aborted, [child.id().clone()]);
+    house.ended(&top).await;
+    let (_, output) = ended_call(&mut watcher, &top);
+    assert!(output.contains("was stopped by a person") && !output.contains("half an answer"), "{output}");
     house.close().await;
 }
 
@@ -193,7 +240,8 @@ async fn a_stop_of_the_session_covers_its_background_agents_unless_they_are_to_b
     house.ended(child.id()).await;
     house.ask("s", "and now? marker:next").await;
     let seen = flat(house.model.marked("next").await.messages());
-    assert!(seen.contains("is over. The agent scout was stopped by a person"), "{seen}");
+    assert!(seen.contains("is over. The agent scout was stopped by a person. Side effects"), "{seen}");
+    assert!(!seen.contains("Do not start it again"), "the person may want just that: {seen}");
     house.close().await;
 }
 
