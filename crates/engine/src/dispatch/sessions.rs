@@ -62,14 +62,19 @@ impl Engine {
         Ok(deleted)
     }
 
-    /// Stops everything of a session, unless something there is not the caller's to stop; answers its runs that are over and
-    /// may not be stored as such yet.
+    /// Stops everything of a session, unless something there is not the caller's to stop, and once more what came in while
+    /// that was waited for; answers its runs that are over and may not be stored as such yet.
     async fn stop_own(&self, caller: &Caller, key: &SessionKey, ask: &StopAsk) -> Result<Vec<RunId>, SessionError> {
-        let active = self.active_runs_of(key);
-        if !caller.is_admin() && active.iter().any(|run| run.principal != caller.principal) {
-            return Err(SessionError::SomebodyElses(key.clone()));
+        loop {
+            let active = self.active_runs_of(key);
+            if !caller.is_admin() && active.iter().any(|run| run.principal != caller.principal) {
+                return Err(SessionError::SomebodyElses(key.clone()));
+            }
+            let stop = self.stop(caller, &StopScope::whole_session(key.clone()), ask);
+            stop.settled().await;
+            if !stop.did_something() {
+                return Ok(self.inner().runs.over_of_session(key));
+            }
         }
-        self.stop(caller, &StopScope::whole_session(key.clone()), ask).settled().await;
-        Ok(self.inner().runs.over_of_session(key))
     }
 }

@@ -12,6 +12,7 @@ use quell_protocol::{EventKind, ResourceKind, RunId, StopReason, Verdict};
 use quell_testkit::commands::{self, Marker};
 use quell_testkit::model::Stream;
 use quell_testkit::{Behaviour, leaks};
+use rstest::rstest;
 use serde_json::json;
 
 use crate::harness::{
@@ -130,9 +131,19 @@ async fn a_deleted_session_stays_deleted_whatever_ran_in_it() {
     house.close().await;
 }
 
-/// It comes while the deletion waits for a command that ends when it is told by a file, and not by a signal.
+/// A way to end a session.
+#[derive(Clone, Copy, PartialEq)]
+enum End {
+    Reset,
+    Deletion,
+}
+
+/// It comes while the end waits for a command that ends when it is told by a file, and not by a signal.
+#[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_message_that_crosses_the_deletion_of_its_session_goes_with_it() {
+async fn a_message_that_crosses_the_end_of_its_session_is_stopped_with_the_rest(
+    #[values(End::Reset, End::Deletion)] end: End,
+) {
     let house = House::with(Claim::shared().await, |config| {
         (config.stop.term, config.stop.grace) = (PATIENCE, 2 * PATIENCE);
     })
@@ -140,24 +151,33 @@ async fn a_message_that_crosses_the_deletion_of_its_session_goes_with_it() {
     let mut watcher = Watcher::of(&house.engine);
     let command = "trap '' TERM; echo deaf; while [ ! -e go ]; do sleep 0.01; done";
     house.model.script(Behaviour::tool_call("c1", "shell", &json!({"command": command})));
-    let run = house.send(message("s", "run it")).await;
+    let run = house.send(message("s", "the old one")).await;
     house.printed(&run, "deaf").await;
-    house.model.script(Behaviour::SilentBeforeHeaders);
+    house.answer_by_marker();
+    house.script("late", [Behaviour::SilentBeforeHeaders]);
     let (alice, session, gently) = (alice(), key("s"), ask(Push::Gentle));
-    let deleting = house.engine.delete_session(&alice, &session, &gently);
+    let ending = async {
+        match end {
+            End::Reset => house.engine.reset_session(&alice, &session, &gently).await,
+            End::Deletion => house.engine.delete_session(&alice, &session, &gently).await,
+        }
+    };
     let sending = async {
         watcher.until(&run, "ending", |event| matches!(event.kind, EventKind::Ending { .. })).await;
-        let late = house.send(message("s", "and this")).await;
+        let late = house.send(message("s", "the late one marker:late")).await;
         std::fs::write(house.workdir().join("go"), "").unwrap();
         late
     };
-    let (deleted, late) = tokio::join!(deleting, sending);
-    assert!(deleted.unwrap());
+    let (done, late) = tokio::join!(ending, sending);
+    assert!(done.unwrap());
     watcher.until_ended(&late).await;
     let events = watcher.events(&late);
     let Some(EventKind::Ended { verdict, .. }) = events.last().map(|event| &event.kind) else { panic!("{events:#?}") };
-    assert_eq!(abort_reason(Some(verdict)), StopReason::User, "it works on in a session that is gone");
-    assert!(house.engine.session(&session).await.unwrap().is_none());
+    assert_eq!(abort_reason(Some(verdict)), StopReason::User, "it works on in a session that is over");
+    assert_eq!(house.engine.session(&session).await.unwrap().is_some(), end == End::Reset);
+    assert_eq!(house.ask("s", "and now? marker:next").await.verdict, Some(Verdict::Completed));
+    let seen = flat(&house.last_messages());
+    assert!(!seen.contains("the old one") && !seen.contains("the late one"), "{seen}");
     house.close().await;
 }
 
