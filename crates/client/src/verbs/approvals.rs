@@ -2,11 +2,10 @@
 
 use quell_protocol::approval::{ApprovalRow, Decision};
 
-use super::table::{Cell, lay_out};
 use super::{Exit, VerbError};
 use crate::link::Link;
 use crate::term::{Io, Tone};
-use crate::words::{ago, one_line};
+use crate::words::{ago, call_in_full, one_line, until};
 
 /// Arguments of `quell approvals`.
 #[derive(Debug, clap::Args)]
@@ -72,20 +71,28 @@ async fn list(link: &Link, json: bool, io: &mut Io) -> Result<Exit, VerbError> {
         io.screen.remark("nothing waits for an approval")?;
         return Ok(Exit::Done);
     }
-    let now = jiff::Timestamp::now();
-    let row = |row: &ApprovalRow| {
-        [
-            Cell::from(row.id.clone()),
-            Cell::from(ago(&row.requested_at, now)),
-            Cell::cut(row.agent.as_str(), 20),
-            Cell::cut(&what(row), 60),
-        ]
-    };
-    let rows: Vec<[Cell; 4]> = rows.iter().map(row).collect();
-    for line in lay_out(io.screen.out(), ["APPROVAL", "ASKED", "AGENT", "CALL"], &rows) {
-        io.screen.line(&line)?;
+    for (nth, row) in rows.iter().enumerate() {
+        if nth > 0 {
+            io.screen.line("")?;
+        }
+        show(row, io)?;
     }
     Ok(Exit::Done)
+}
+
+/// A block, not a row of a table: who decides sees the call to its last character.
+fn show(row: &ApprovalRow, io: &mut Io) -> Result<(), VerbError> {
+    let now = jiff::Timestamp::now();
+    let head = io.screen.out().paint(Tone::Waiting, &format!("◔ {}", one_line(&row.tool, 60)));
+    let asked = ago(&row.requested_at, now);
+    let left = until(&row.expires_at, now).unwrap_or_default();
+    io.screen.line(&format!("{head}  agent {} · session {} · for {}", row.agent, row.session_key, row.principal))?;
+    io.screen.line(&format!("  asked {asked} · counts as denied in {left} · run {}", row.run_id))?;
+    for line in call_in_full(&row.arguments) {
+        io.screen.line(&format!("  {line}"))?;
+    }
+    io.screen.line(&format!("  quell approvals allow {}", row.id))?;
+    Ok(())
 }
 
 /// The call, as far as fits on a line.

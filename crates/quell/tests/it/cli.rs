@@ -371,7 +371,8 @@ async fn a_call_that_waits_for_a_person_is_allowed_from_another_terminal() {
     let model = ScriptedModel::start().await;
     let config = format!("{}approvals.shell = \"ask\"\n", config(&model));
     let daemon = Daemon::start(exe(), &config).await;
-    let command = json!({"command": "echo from-the-shell > made.txt; cat made.txt"});
+    let harmless = ": harmless; ".repeat(30);
+    let command = json!({"command": format!("{harmless}echo from-the-shell > made.txt; cat made.txt")});
     model.script(Behaviour::tool_call("c1", "shell", &command)).script(Behaviour::text("done"));
     let talk = Talk::start(daemon.home(), &["make it"]);
     let run = loop {
@@ -389,6 +390,7 @@ async fn a_call_that_waits_for_a_person_is_allowed_from_another_terminal() {
     let ended = talk.end().await;
     assert_eq!((ended.code, ended.out.as_str()), (0, "done\n"), "{ended:?}");
     assert!(ended.err.contains(&format!("quell approvals allow {id}")), "{ended:?}");
+    assert!(ended.err.contains("cat made.txt"), "who decides sees all of it: {ended:?}");
     let late = verb(daemon.home(), &["approvals", "deny", id]);
     assert!(late.code == 1 && late.err.contains("settled before (allow)"), "{late:?}");
     let unknown = verb(daemon.home(), &["approvals", "deny", "none"]);

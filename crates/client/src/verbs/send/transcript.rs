@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use crate::receipt_line::receipt_line;
 use crate::term::{Io, Screen, Tone};
 use crate::verbs::{Exit, Format, VerbError};
-use crate::words::{millis, one_line};
+use crate::words::{call_in_full, millis, one_line};
 
 const MOST_LABEL: usize = 60;
 
@@ -193,8 +193,12 @@ impl Transcript {
     /// Says who waits and how to answer: on a terminal and in a pipe, since nothing goes on until somebody does.
     fn ask(&mut self, id: &str, tool: &str, arguments: &Value, screen: &mut Screen) -> io::Result<()> {
         self.turn(Doing::Approval(one_line(tool, MOST_LABEL)));
-        let head = screen.err().paint(Tone::Waiting, &format!("◔ {} wants to run:", one_line(tool, MOST_LABEL)));
-        screen.remark(&format!("{head} {}", label(arguments)))?;
+        let head =
+            screen.err().paint(Tone::Waiting, &format!("◔ {} asks whether it may run:", one_line(tool, MOST_LABEL)));
+        screen.remark(&head)?;
+        for line in call_in_full(arguments) {
+            screen.remark(&format!("  {line}"))?;
+        }
         screen.remark(&format!("  quell approvals allow {id}\n  quell approvals deny {id}"))
     }
 

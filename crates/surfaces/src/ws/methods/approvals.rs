@@ -42,12 +42,14 @@ enum Word {
 pub(super) fn resolve(call: &Call<'_>, value: Value) -> Answer {
     call.peer.needs(Scope::Write)?;
     let asked: Resolve = params(value)?;
+    // There is no lasting permission here but the configuration's: "always" is taken for this one call, and the answer says so.
     let decision = match asked.decision {
         Word::Allow | Word::AllowOnce | Word::AllowAlways => Decision::Allow,
         Word::Deny => Decision::Deny,
     };
     let row: ApprovalRow = call.door.engine().answer_approval(&call.peer.caller, &asked.id, decision)?;
-    Ok(json!({"ok": true, "approval": row}))
+    let taken = if decision == Decision::Allow { "allow-once" } else { "deny" };
+    Ok(json!({"ok": true, "approval": row, "decision": taken}))
 }
 
 impl From<AnswerError> for Refusal {
