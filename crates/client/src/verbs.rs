@@ -115,6 +115,8 @@ enum VerbError {
     Output(#[from] io::Error),
     #[error("{0}")]
     Usage(String),
+    #[error("{0}")]
+    NotFound(String),
 }
 
 impl VerbError {
@@ -122,6 +124,7 @@ impl VerbError {
         match self {
             Self::Link(LinkError::NoDaemon { .. } | LinkError::Lost { .. }) => Exit::NoDaemon,
             Self::Link(error) if error.is_not_found() => Exit::NotFound,
+            Self::NotFound(_) => Exit::NotFound,
             Self::Link(LinkError::BadUrl { .. } | LinkError::Unspeakable(_)) | Self::Usage(_) => Exit::Usage,
             Self::Link(_) | Self::Output(_) => Exit::Failed,
         }

@@ -42,6 +42,7 @@ pub fn router(door: Door) -> Router {
         .route("/api/sessions/{key}/reset", post(sessions::reset))
         .route("/api/sessions/{key}/runs", post(runs::send))
         .route("/api/sessions/{key}/stop", post(stop::session))
+        .route("/api/processes", get(processes::all))
         .route("/api/sessions/{key}/processes", get(processes::list))
         .route("/api/sessions/{key}/processes/{id}", get(processes::show).delete(processes::end))
         .route("/api/runs", get(runs::list))

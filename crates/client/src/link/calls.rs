@@ -125,6 +125,17 @@ impl Link {
         self.list(&["api", "sessions", session.as_str(), "processes"], &[]).await
     }
 
+    /// What all sessions run in the background.
+    ///
+    /// # Errors
+    /// Every [`LinkError`].
+    ///
+    /// # Cancel safety
+    /// Dropping it forgets the answer; nothing changes in the daemon.
+    pub async fn all_processes(&self) -> ListOf<ProcessRow> {
+        self.list(&["api", "processes"], &[]).await
+    }
+
     /// A background process with what it printed.
     ///
     /// # Errors

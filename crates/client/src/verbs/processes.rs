@@ -1,8 +1,9 @@
-//! `quell processes`: commands that a session runs in the background.
+//! `quell processes`: commands that sessions run in the background.
 
 use quell_protocol::SessionKey;
 use quell_protocol::background::ProcessRow;
 
+use super::settle::process_line;
 use super::table::{Cell, lay_out};
 use super::{Exit, VerbError};
 use crate::link::Link;
@@ -12,11 +13,11 @@ use crate::words::{ago, one_line};
 /// Arguments of `quell processes`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "An agent starts them with its tool `shell`. A stop of the session ends them too.\n\n\
-    Examples:\n  quell processes --session demo\n  quell processes --session demo output p1\n  quell processes --session demo kill p1")]
+    Examples:\n  quell processes\n  quell processes --session demo\n  quell processes output p1\n  quell processes kill p1")]
 pub struct ProcessesArgs {
-    /// The session
-    #[arg(long, value_name = "KEY", value_parser = super::session_key)]
-    session: SessionKey,
+    /// Only those of this session; sub-agents have sessions of their own
+    #[arg(long, global = true, value_name = "KEY", value_parser = super::session_key)]
+    session: Option<SessionKey>,
     #[command(subcommand)]
     what: Option<ProcessVerb>,
     /// Print JSON
@@ -46,21 +47,36 @@ enum ProcessVerb {
 }
 
 pub(super) async fn run(link: &Link, args: ProcessesArgs, io: &mut Io) -> Result<Exit, VerbError> {
-    match args.what {
-        Some(ProcessVerb::List) | None => list(link, &args.session, args.json, io).await,
-        Some(ProcessVerb::Output { id }) => output(link, &args.session, &id, args.json, io).await,
+    let ProcessesArgs { session, what, json } = args;
+    match what {
+        Some(ProcessVerb::List) | None => list(link, session.as_ref(), json, io).await,
+        Some(ProcessVerb::Output { id }) => {
+            let session = session_of(link, session, &id).await?;
+            output(link, &session, &id, json, io).await
+        }
         Some(ProcessVerb::Kill { id, force }) => {
-            let row = link.end_process(&args.session, &id, force).await?;
-            if args.json {
+            let session = session_of(link, session, &id).await?;
+            let row = link.end_process(&session, &id, force).await?;
+            if json {
                 io.screen.json(&row)?;
             } else {
                 let tone = if row.leftovers.is_empty() { Tone::Stopped } else { Tone::Failure };
-                let line = io.screen.out().paint(tone, &ended(&row));
+                let line = io.screen.out().paint(tone, &process_line(&row));
                 io.screen.line(&line)?;
             }
             Ok(if row.leftovers.is_empty() { Exit::Done } else { Exit::Failed })
         }
     }
+}
+
+/// Ids are the daemon's, so that one says whose it is.
+async fn session_of(link: &Link, named: Option<SessionKey>, id: &str) -> Result<SessionKey, VerbError> {
+    if let Some(session) = named {
+        return Ok(session);
+    }
+    let rows = link.all_processes().await?;
+    let row = rows.into_iter().find(|row| row.id == id);
+    row.map(|row| row.session_key).ok_or_else(|| VerbError::NotFound(format!("there is no background process {id:?}")))
 }
 
 async fn output(link: &Link, session: &SessionKey, id: &str, json: bool, io: &mut Io) -> Result<Exit, VerbError> {
@@ -77,14 +93,21 @@ async fn output(link: &Link, session: &SessionKey, id: &str, json: bool, io: &mu
     Ok(Exit::Done)
 }
 
-async fn list(link: &Link, session: &SessionKey, json: bool, io: &mut Io) -> Result<Exit, VerbError> {
-    let rows = link.processes(session).await?;
+async fn list(link: &Link, session: Option<&SessionKey>, json: bool, io: &mut Io) -> Result<Exit, VerbError> {
+    let rows = match session {
+        Some(session) => link.processes(session).await?,
+        None => link.all_processes().await?,
+    };
     if json {
         io.screen.json(&rows)?;
         return Ok(Exit::Done);
     }
     if rows.is_empty() {
-        io.screen.remark("nothing runs in the background of this session")?;
+        io.screen.remark(if session.is_some() {
+            "nothing runs in the background of this session"
+        } else {
+            "nothing runs in the background"
+        })?;
         return Ok(Exit::Done);
     }
     let now = jiff::Timestamp::now();
@@ -94,11 +117,12 @@ async fn list(link: &Link, session: &SessionKey, json: bool, io: &mut Io) -> Res
             Cell::from(standing(row)),
             Cell::from(row.pid.map(|pid| pid.to_string()).unwrap_or_default()),
             Cell::from(ago(&row.started_at, now)),
+            Cell::cut(row.session_key.as_str(), 30),
             Cell::cut(&one_line(&row.command, 200), 60),
         ]
     };
-    let rows: Vec<[Cell; 5]> = rows.iter().map(row).collect();
-    for line in lay_out(io.screen.out(), ["ID", "STATE", "PID", "STARTED", "COMMAND"], &rows) {
+    let rows: Vec<[Cell; 6]> = rows.iter().map(row).collect();
+    for line in lay_out(io.screen.out(), ["ID", "STATE", "PID", "STARTED", "SESSION", "COMMAND"], &rows) {
         io.screen.line(&line)?;
     }
     Ok(Exit::Done)
@@ -111,14 +135,4 @@ fn standing(row: &ProcessRow) -> String {
         (None, Some(signal), _) => format!("signal {signal}"),
         (None, None, Some(how)) => how.clone(),
     }
-}
-
-fn ended(row: &ProcessRow) -> String {
-    let others = match row.swept {
-        0 => String::new(),
-        1 => ", and 1 process it had started".to_owned(),
-        swept => format!(", and {swept} processes it had started"),
-    };
-    let left: String = row.leftovers.iter().map(|name| format!(" · could not end {name}")).collect();
-    format!("ended {} ({}){others}{left}", row.id, standing(row))
 }

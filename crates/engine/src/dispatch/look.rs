@@ -200,6 +200,12 @@ impl Engine {
         self.inner().workshop.background.of_session(key)
     }
 
+    /// The background commands of all sessions, those of sub-agents too, oldest first.
+    #[must_use]
+    pub fn all_processes(&self) -> Vec<Arc<BackgroundProcess>> {
+        self.inner().workshop.background.all()
+    }
+
     /// One background command of a session.
     #[must_use]
     pub fn process(&self, key: &SessionKey, id: &str) -> Option<Arc<BackgroundProcess>> {

@@ -201,6 +201,12 @@ impl Background {
         self.find(|process| process.owner.session == *session)
     }
 
+    /// The commands of all sessions, oldest first.
+    #[must_use]
+    pub fn all(&self) -> Vec<Arc<BackgroundProcess>> {
+        self.find(|_| true)
+    }
+
     /// One command of a session.
     #[must_use]
     pub fn get(&self, session: &SessionKey, id: &str) -> Option<Arc<BackgroundProcess>> {

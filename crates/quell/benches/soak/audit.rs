@@ -24,9 +24,10 @@ const PAGE: usize = 200;
 const HISTORIES: usize = 20;
 
 /// The gauges that are zero at rest.
-const GAUGES: &[&str] = &["quell_runs", "quell_processes", "quell_model_requests"];
+const GAUGES: &[&str] = &["quell_runs", "quell_processes", "quell_background_processes", "quell_model_requests"];
 /// Sessions that nobody uses leave the memory, unless something still counts on them.
-const AT_LAST: &[&str] = &["quell_runs", "quell_processes", "quell_model_requests", "quell_sessions_live"];
+const AT_LAST: &[&str] =
+    &["quell_runs", "quell_processes", "quell_background_processes", "quell_model_requests", "quell_sessions_live"];
 
 /// Remembers the beginning and what was audited already.
 pub(crate) struct Auditor {

@@ -410,6 +410,8 @@ async fn background_processes_are_shown_and_ended_over_http() {
     let ran = verb(daemon.home(), &["send", "--session", "s/1", "serve"]);
     assert_eq!((ran.code, ran.out.as_str()), (0, "it runs\n"), "{ran:?}");
     mark.at_least(2).await;
+    let metrics = http.get("/metrics").await.body;
+    assert!(metrics.as_str().unwrap().contains("quell_background_processes 1\n"), "{metrics}");
     let base = "/api/sessions/s%2F1/processes";
     let row = http.get(base).await.expect_status(200)["items"][0].clone();
     assert_eq!((&row["state"], &row["sessionKey"]), (&json!("running"), &json!("s/1")));
@@ -428,9 +430,13 @@ async fn background_processes_are_shown_and_ended_over_http() {
     let ended = http.send(http.request(Method::DELETE, &one)).await.expect_status(200);
     assert_eq!((&ended["state"], &ended["how"]), (&json!("ended"), &json!("term")));
     mark.gone(PATIENCE).await;
-    let killed = verb(daemon.home(), &["processes", "--session", "s/1", "kill", id]);
-    assert!(killed.code == 0 && killed.out.starts_with(&format!("ended {id} (")), "{killed:?}");
+    assert_eq!(verb(daemon.home(), &["processes", "output", id]).out, "serving\n", "ids are the daemon's");
+    let everywhere = verb(daemon.home(), &["processes"]);
+    assert!(everywhere.code == 0 && everywhere.out.contains("s/1"), "{everywhere:?}");
+    let killed = verb(daemon.home(), &["processes", "kill", id]);
+    assert!(killed.code == 0 && killed.out.starts_with(&format!("process {id} ended (")), "{killed:?}");
     assert_eq!(verb(daemon.home(), &["processes", "--session", "s/1", "kill", "p99"]).code, 3);
+    assert_eq!(verb(daemon.home(), &["processes", "kill", "p99"]).code, 3);
     model.assert_histories_valid();
 }
 

@@ -89,6 +89,7 @@ const ROUTES: &[Row] = &[
         "StopSessionRequest",
         &[(200, "StopAnswer", "what was stopped")],
     ),
+    get("/api/processes", "The background commands of all sessions", &[(200, "[ProcessRow]", "processes")]),
     get("/api/sessions/{key}/processes", "A session's background commands", &[(200, "[ProcessRow]", "processes")]),
     get(
         "/api/sessions/{key}/processes/{id}",

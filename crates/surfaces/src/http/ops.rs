@@ -32,11 +32,12 @@ pub(super) async fn metrics(State(door): State<Door>, _visitor: Visitor) -> Resu
     for state in ["queued", "running", "ending"] {
         gauge!("quell_runs", "state" => state).set(as_f64(in_state(state)));
     }
-    gauge!("quell_processes").set(active.iter().map(|run| f64::from(run.processes)).sum::<f64>());
+    gauge!("quell_processes").set(f64::from(active.iter().map(|run| run.processes).sum::<u32>()));
+    gauge!("quell_background_processes").set(as_f64(engine.living_processes()));
     gauge!("quell_model_requests").set(as_f64(engine.model_requests()));
     gauge!("quell_sessions_live").set(as_f64(engine.live_sessions()));
     gauge!("quell_streams").set(as_f64(door.stream_count()));
-    gauge!("quell_held").set(if engine.hold().await?.held { 1.0 } else { 0.0 });
+    gauge!("quell_held").set(if engine.is_held() { 1.0 } else { 0.0 });
     Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], handle.render()).into_response())
 }
 

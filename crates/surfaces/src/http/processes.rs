@@ -1,4 +1,4 @@
-//! Commands that a session runs in the background.
+//! Commands that sessions run in the background.
 
 use std::sync::Arc;
 
@@ -28,6 +28,11 @@ pub(super) struct OutputQuery {
 #[serde(default, deny_unknown_fields)]
 pub(super) struct EndQuery {
     force: Option<String>,
+}
+
+pub(super) async fn all(State(door): State<Door>, _visitor: Visitor) -> Json<List<ProcessRow>> {
+    let processes = door.engine().all_processes();
+    Json(List { items: processes.iter().map(|process| process.row()).collect(), next_cursor: None })
 }
 
 pub(super) async fn list(

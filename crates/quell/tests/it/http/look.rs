@@ -89,6 +89,7 @@ async fn metrics_count_what_is_there() {
         "quell_runs{state=\"queued\"} 0",
         "quell_model_requests 1",
         "quell_processes 0",
+        "quell_background_processes 0",
         "quell_sessions_live 1",
         "quell_held 0",
         "quell_streams 0",

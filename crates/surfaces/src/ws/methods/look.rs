@@ -30,6 +30,7 @@ pub(super) fn plain(call: &Call<'_>, method: &str, _params: &Value) -> Answer {
                 "open": engine.is_open(),
                 "activeRuns": runs.len(),
                 "processes": runs.iter().map(|run| run.processes).sum::<u32>(),
+                "backgroundProcesses": engine.living_processes(),
                 "connections": call.door.stream_count(),
             }))
         }
