@@ -160,11 +160,21 @@ impl Runs {
         self.lock().registry.due(key).map(Needs::of)
     }
 
-    /// Starts the run of a session that is due, if one is and needs no more than `has`; answers its cell.
+    /// True when a sub-run could start in a session whose next message waits for a place.
+    #[must_use]
+    pub fn sub_run_is_due(&self, key: &SessionKey) -> bool {
+        self.lock().registry.due_sub_run(key).is_some()
+    }
+
+    /// Starts the run of a session that is due, or without a place its oldest sub-run; answers its cell.
     #[must_use]
     pub fn start_due(&self, key: &SessionKey, has: Needs) -> Option<Arc<Cell>> {
         let mut state = self.lock();
-        let id = state.registry.due(key).filter(|entry| Needs::of(entry) <= has)?.run.id.clone();
+        let due = match has {
+            Needs::Place => state.registry.due(key),
+            Needs::Nothing => state.registry.due_sub_run(key),
+        };
+        let id = due?.run.id.clone();
         let cell = state.cells.get(&id).cloned()?;
         let effects = state.registry.input(&id, Input::Start, self.now());
         self.apply(&mut state, &id, &effects);

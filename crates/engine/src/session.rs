@@ -6,13 +6,14 @@ mod reins;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use quell_kernel::Moment;
 use quell_kernel::turn::Turn;
 use quell_protocol::{ResourceKind, SessionKey};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use crate::cell::{Cell, Notice, Progress};
 use crate::runs::{Hands, Needs, Place, Runs};
@@ -44,11 +45,13 @@ struct Live {
     news: Vec<String>,
     /// Background runs of this session that are at work.
     expected: usize,
+    /// Something came while its actor was at work.
+    poked: Arc<Notify>,
 }
 
 impl Live {
     fn new(used: Moment) -> Self {
-        Self { working: false, used, history: None, forgotten: 0, news: Vec::new(), expected: 0 }
+        Self { working: false, used, history: None, forgotten: 0, news: Vec::new(), expected: 0, poked: Arc::default() }
     }
 
     fn is_needed(&self, now: Moment, idle: Duration) -> bool {
@@ -79,6 +82,7 @@ impl Sessions {
         };
         session.used = now;
         if session.working {
+            session.poked.notify_one();
             return;
         }
         session.working = true;
@@ -179,6 +183,24 @@ impl Sessions {
         }
     }
 
+    /// Waits for a place for the next run of a session; none when there is something to do without one.
+    async fn place(&self, key: &SessionKey) -> Option<OwnedSemaphorePermit> {
+        let poked = self.live().get(key).map(|session| Arc::clone(&session.poked))?;
+        // Kept while it is waited for, so that who came first is served first.
+        let mut place = pin!(Arc::clone(&self.0.permits).acquire_owned());
+        loop {
+            tokio::select! {
+                // Nobody closes the semaphore.
+                permit = &mut place => return permit.ok(),
+                () = poked.notified() => {
+                    if self.0.runs.sub_run_is_due(key) {
+                        return None;
+                    }
+                }
+            }
+        }
+    }
+
     /// Lets the actor go to sleep, unless something became due meanwhile.
     fn may_sleep(&self, key: &SessionKey) -> bool {
         let mut live = self.live();
@@ -203,10 +225,7 @@ async fn act(sessions: Sessions, key: SessionKey) {
     loop {
         let permit = match runs.due(&key) {
             // A queued run that is stopped while it waits here for a permit is over at once; then nothing may be due any more.
-            Some(Needs::Place) => match Arc::clone(&sessions.0.permits).acquire_owned().await {
-                Ok(permit) => Some(permit),
-                Err(_closed) => return,
-            },
+            Some(Needs::Place) => sessions.place(&key).await,
             Some(Needs::Nothing) => None,
             None if sessions.may_sleep(&key) => return,
             None => continue,

@@ -240,6 +240,15 @@ impl Registry {
         (head.durable && head.state == RunState::Queued).then_some(head)
     }
 
+    /// The oldest sub-run that waits in a session in which nothing is at work, also behind other messages: whoever started it
+    /// may hold the very place that they wait for.
+    #[must_use]
+    pub fn due_sub_run(&self, key: &SessionKey) -> Option<&Entry> {
+        self.due(key)?;
+        self.of_session(key)
+            .find(|entry| entry.run.parent.is_some() && entry.durable && entry.state == RunState::Queued)
+    }
+
     /// The texts that wait to steer this run, oldest first. They leave the queue: from now on the run covers them.
     pub fn take_steers(&mut self, id: &RunId) -> Vec<(RunId, String)> {
         let Some(entry) = self.runs.get(id) else { return Vec::new() };

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use quell_engine::EngineConfig;
 use quell_engine::cell::{Cell, Progress};
 use quell_kernel::Push;
 use quell_kernel::registry::{Background, Queued, StopScope};
@@ -33,7 +34,12 @@ fn for_ever() -> Behaviour {
 }
 
 async fn house() -> House {
+    house_of(|_| {}).await
+}
+
+async fn house_of(change: impl FnOnce(&mut EngineConfig)) -> House {
     let house = House::with(Claim::shared().await, |config| {
+        change(config);
         let scout = quell_engine::agent::AgentConfig {
             role: Some("scout".to_owned()),
             ..config.agents.get(&agent("main")).unwrap().clone()
@@ -190,6 +196,25 @@ async fn news_of_an_agent_that_is_over_goes_to_the_session_above(#[case] late: b
     house.ask("s", "what did it say? marker:next").await;
     let seen = flat(house.model.marked("next").await.messages());
     assert!(seen.contains("has answered:]") && seen.contains("Forty-two."), "{seen}");
+    house.close().await;
+}
+
+/// A person writes into the conversation of two agents while every place is taken: what the one at work asks for there goes first.
+#[tokio::test]
+async fn a_message_that_waits_for_a_place_does_not_keep_the_sub_run_that_would_free_one() {
+    let house = house_of(|config| config.limits.in_flight_runs = 1).await;
+    let asks = Stream::new().wait_for("go").tool_call(
+        "c1",
+        "send_message",
+        &json!({"to": "scout", "text": "and? marker:below"}),
+    );
+    house.script("top", [asks.into(), Behaviour::text("It has answered.")]);
+    let top = house.send(message("s", "go marker:top")).await;
+    house.model.marked("top").await;
+    let waits = house.send(message("agent:scout:from:s", "hello marker:person")).await;
+    house.model.open_gate("go");
+    assert_eq!(house.ended(&top).await.output.as_deref(), Some("It has answered."));
+    assert_eq!(house.ended(&waits).await.verdict, Some(Verdict::Completed));
     house.close().await;
 }
 
