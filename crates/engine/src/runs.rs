@@ -5,9 +5,10 @@
 //! never waits for anything, and no two threads can announce out of order.
 
 mod finish;
+mod look;
 mod stop;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ use tokio::runtime::Handle;
 use tokio_util::task::TaskTracker;
 
 use crate::agent::Workshop;
-use crate::cell::{Acceptance, Cell, Hub, Notice, Progress};
+use crate::cell::{Acceptance, Cell, Hub, Notice};
 use crate::clock::Clock;
 use crate::scope::StopLevel;
 use crate::store::Store;
@@ -205,49 +206,6 @@ impl Runs {
             cell.handed_over();
             self.spawn(finish::note_steered(self.clone(), cell, into.id().clone()));
         }
-    }
-
-    /// The cell of a run that is not forgotten.
-    #[must_use]
-    pub fn cell(&self, id: &RunId) -> Option<Arc<Cell>> {
-        self.lock().cells.get(id).cloned()
-    }
-
-    /// Cells of all runs that are not over, in order of acceptance.
-    #[must_use]
-    pub fn active(&self) -> Vec<Arc<Cell>> {
-        let state = self.lock();
-        let mut entries: Vec<&Entry> = state.registry.iter().filter(|entry| !entry.state.is_ended()).collect();
-        entries.sort_by_key(|entry| entry.mark);
-        entries.into_iter().filter_map(|entry| state.cells.get(&entry.run.id).cloned()).collect()
-    }
-
-    /// Cells of a session's runs that are not over, in order of acceptance.
-    #[must_use]
-    pub fn of_session(&self, key: &SessionKey) -> Vec<Arc<Cell>> {
-        let state = self.lock();
-        state.registry.of_session(key).filter_map(|entry| state.cells.get(&entry.run.id).cloned()).collect()
-    }
-
-    /// Runs of a session that are over, and that the database may not know as such yet.
-    #[must_use]
-    pub fn over_of_session(&self, key: &SessionKey) -> Vec<RunId> {
-        let state = self.lock();
-        let over = |cell: &&Arc<Cell>| cell.run.session == *key && cell.progress() == Progress::Ended;
-        state.cells.values().filter(over).map(|cell| cell.id().clone()).collect()
-    }
-
-    /// What an agent's runs are doing, and which they are.
-    #[must_use]
-    pub fn agent(&self, agent: &AgentId) -> (ComputeStatus, Vec<RunId>) {
-        agent_state(&self.lock().registry, agent)
-    }
-
-    /// Sessions that have a run waiting.
-    #[must_use]
-    pub fn waiting_sessions(&self) -> BTreeSet<SessionKey> {
-        let queued = |entry: &&Entry| entry.state == RunState::Queued;
-        self.lock().registry.iter().filter(queued).map(|entry| entry.run.session.clone()).collect()
     }
 
     /// Opens, holds or closes the gate for new runs.

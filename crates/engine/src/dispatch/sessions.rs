@@ -45,13 +45,16 @@ impl Engine {
     /// # Cancel safety
     /// The stop is done at once; a caller who leaves before the end may have to ask again for the deletion.
     pub async fn delete_session(&self, caller: &Caller, key: &SessionKey, ask: &StopAsk) -> Result<bool, SessionError> {
+        let mut orphans = Vec::new();
         let deleted = loop {
-            let over = self.stop_own(caller, key, ask).await?;
+            let mut over = self.stop_own(caller, key, ask).await?;
+            over.extend(orphans);
             match self.inner().store.delete_session(key.clone(), over).await? {
                 Deleted::Yes => break true,
                 Deleted::Unknown => break false,
-                // A run came in behind the stop: it is stopped, too, if it is the caller's.
-                Deleted::InUse => {}
+                // Runs that came in behind the stop are stopped, too, if they are the caller's. Those that nobody knows are
+                // rows that an earlier write failed to close.
+                Deleted::InUse(open) => orphans = self.inner().runs.unknown_of(open),
             }
         };
         self.inner().sessions.forget_history(key);

@@ -8,14 +8,14 @@ use super::runs::id;
 use super::{SessionFilter, Store, StoreError, StoredSession};
 
 /// What came of a deletion.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Deleted {
     /// The session is gone.
     Yes,
     /// There is no such session.
     Unknown,
-    /// A run of it is open; nothing was deleted.
-    InUse,
+    /// These runs of it are open; nothing was deleted.
+    InUse(Vec<RunId>),
 }
 
 impl Store {
@@ -59,11 +59,11 @@ impl Store {
         self.write(move |db| {
             let mut open =
                 db.prepare_cached("SELECT id FROM runs WHERE session = ?1 AND state IN ('accepted', 'started')")?;
-            let in_use = open
-                .query_map([key.as_str()], |row| row.get::<_, String>(0))?
-                .any(|id| id.is_ok_and(|id| over.iter().all(|run| run.as_str() != id)));
-            if in_use {
-                return Ok(Deleted::InUse);
+            let mut open: Vec<RunId> =
+                open.query_map([key.as_str()], |row| id(row, 0, RunId::parse))?.collect::<Result<_, _>>()?;
+            open.retain(|run| !over.contains(run));
+            if !open.is_empty() {
+                return Ok(Deleted::InUse(open));
             }
             // Turns and runs go with it by their foreign keys.
             let deleted = db.prepare_cached("DELETE FROM sessions WHERE key = ?1")?.execute([key.as_str()])?;

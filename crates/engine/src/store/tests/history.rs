@@ -74,7 +74,7 @@ async fn a_deleted_session_is_gone_with_its_turns_and_runs() {
     live(&store, "a", "s").await;
     accept(&store, "b", "s").await;
     live(&store, "c", "t").await;
-    assert_eq!(store.delete_session(key("s"), vec![run_id("a")]).await, Ok(Deleted::InUse), "b is open");
+    assert_eq!(store.delete_session(key("s"), vec![run_id("a")]).await, Ok(Deleted::InUse(vec![run_id("b")])));
     assert_eq!(store.turns(key("s")).await.unwrap(), ["turn a"]);
     assert_eq!(store.delete_session(key("s"), vec![run_id("b")]).await, Ok(Deleted::Yes));
     assert_eq!(store.delete_session(key("s"), vec![]).await, Ok(Deleted::Unknown));
