@@ -4,11 +4,15 @@
 //! What it gets it writes to the file in `MCP_LOG`, each line with its time. `MCP_MUTE` lets it never answer `initialize`,
 //! `MCP_STUCK` lets it ignore the end of its input and SIGTERM, `MCP_MARK` names all of its processes.
 
+mod http;
+
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+pub use http::{HttpServer, Manner};
+
 /// The script, for `sh -c`. Its tool `fork` starts a child in a session of its own, with the argument `text` as its name, and
-/// then hears nothing more.
+/// then hears nothing more; `shut` closes its input and goes on.
 pub const SERVER: &str = include_str!("mcp/server.sh");
 
 /// One line that the server got.
@@ -18,6 +22,13 @@ pub struct Received {
     pub at: SystemTime,
     /// As it was sent.
     pub message: serde_json::Value,
+}
+
+/// How many tools the server has at its start.
+#[must_use]
+pub fn tool_count() -> usize {
+    let names = SERVER.split_once("for name in ").and_then(|(_, rest)| rest.split_once(" $grown"));
+    names.map_or(0, |(names, _)| names.split_whitespace().count())
 }
 
 /// What a server wrote to its log so far.

@@ -2,6 +2,7 @@
 //! caller is gone.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use quell_kernel::turn::CallResult;
 use quell_protocol::ResourceKind;
@@ -9,11 +10,15 @@ use rmcp::model::{CallToolRequest, CallToolRequestParams, ClientRequest, JsonObj
 use rmcp::service::{PeerRequestOptions, RequestHandle};
 use rmcp::{RoleClient, ServiceError};
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::sleep;
 
-use super::slot::{Link, Order, Over, State, Use};
+use super::slot::{Link, Order, Over, Slot, State, Use};
 use super::wire::Line;
-use super::{result, settle};
+use super::{result, settle, start};
 use crate::scope::{Held, Scope};
+
+/// How long a process may take to end by itself whose connection broke: its end tells why.
+const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// A claim on a server that works.
 pub(super) type Arrival = (Use, Arc<Link>);
@@ -65,16 +70,21 @@ async fn await_start(claim: Use, scope: Scope, held: Held, mut arrived: oneshot:
                 held.release("cancelled");
                 return;
             }
-            let over = tokio::select! {
-                biased;
-                over = slot.over() => over,
-                () = scope.forced() => {
-                    slot.tell(Order::Kill);
-                    // waits: for the end of what was just killed, which the ledger of the stopped run waits for.
-                    slot.over().await
-                }
-            };
+            let over = over_within(&slot, &scope).await;
             give_back(held, &over, over.how);
+        }
+    }
+}
+
+/// Waits for the end of a server that has been told to end; a forced stop of the scope kills it.
+pub(super) async fn over_within(slot: &Slot, scope: &Scope) -> Arc<Over> {
+    tokio::select! {
+        biased;
+        over = slot.over() => over,
+        () = scope.forced() => {
+            slot.tell(Order::Kill);
+            // waits: for the end of what was just killed, which the ledger of the stopped run waits for.
+            slot.over().await
         }
     }
 }
@@ -155,7 +165,7 @@ impl Errand {
                         self.show(line);
                         return Turn::Answered(Box::new(answer));
                     }
-                    Err(_closed) => return Turn::Ended(self.lost().await),
+                    Err(_closed) => return Turn::Ended(self.lost("its connection ended".to_owned()).await),
                 },
                 cause = slot.ending() => return Turn::Ended(format!("it was restarted because {cause}")),
                 _ = heard.changed() => {}
@@ -170,22 +180,39 @@ impl Errand {
         }
     }
 
-    /// Why a connection closed under a call.
-    async fn lost(&self) -> String {
+    /// Why a connection failed under a call, which came to be known by this problem. The server is not used again: the next
+    /// call connects anew.
+    async fn lost(&self, problem: String) -> String {
         let slot = self.claim.slot();
-        match slot.order() {
-            Order::End(cause) => format!("it was restarted because {cause}"),
-            // waits: for the ladder of a process whose connection is closed already; its keeper has seen that too.
-            Order::Stay | Order::Close | Order::Kill => slot.over().await.cause.clone(),
+        if let Order::End(cause) = slot.order() {
+            return format!("it was restarted because {cause}");
         }
+        if slot.server.client.is_some() {
+            // No process is there whose end could tell more, and other calls may still be answered.
+            slot.tell(Order::Close);
+            return problem;
+        }
+        // waits: until the run is stopped or its caller gone, in `left`, and not for long.
+        tokio::select! {
+            biased;
+            over = slot.over() => return over.cause.clone(),
+            () = self.left() => {}
+            () = sleep(LAST_WORDS) => {}
+        }
+        slot.tell(Order::End(problem.into()));
+        over_within(slot, &self.scope).await.cause.clone()
     }
 
     async fn finish(self, turn: Turn, id: Option<RequestId>) {
         let server = &self.claim.slot().server.name;
         let (result, how) = match turn {
             Turn::Answered(answer) => match *answer {
-                Err(ServiceError::TransportClosed | ServiceError::TransportSend(_)) => {
-                    (self.broken(&self.lost().await), "failed")
+                Err(ServiceError::TransportClosed) => {
+                    (self.broken(&self.lost("it ended its answer too early".to_owned()).await), "failed")
+                }
+                Err(ServiceError::TransportSend(error)) => {
+                    let problem = start::trouble(&*error.error).unwrap_or("it does not read its input".to_owned());
+                    (self.broken(&self.lost(problem).await), "failed")
                 }
                 answer => (result::of_answer(answer, server, self.limit), "finished"),
             },

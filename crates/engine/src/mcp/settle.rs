@@ -11,7 +11,7 @@ use rmcp::service::RequestHandle;
 use rmcp::{RoleClient, ServiceError};
 use tokio::time::{Instant, sleep_until};
 
-use super::errand::{Errand, News, give_back};
+use super::errand::{Errand, News, give_back, over_within};
 use super::result;
 use super::slot::{Order, Over};
 use super::wire::{Answered, Line};
@@ -135,14 +135,6 @@ async fn restart(errand: Errand, id: &RequestId, why: &str) {
     held.add_to_label(&format!(" (the server {why} after the cancel and was restarted{cost})"));
     slot.tell(Order::End(format!("it {why} after the cancel of a call of a stopped run").into()));
     drop(claim);
-    let over = tokio::select! {
-        biased;
-        over = slot.over() => over,
-        () = scope.forced() => {
-            slot.tell(Order::Kill);
-            // waits: for the end of what was just killed, which the ledger of the stopped run waits for.
-            slot.over().await
-        }
-    };
+    let over = over_within(&slot, &scope).await;
     give_back(held, &over, over.how);
 }

@@ -89,14 +89,18 @@ type HttpError = StreamableHttpError<reqwest::Error>;
 fn problem(error: ClientInitializeError) -> String {
     match error {
         ClientInitializeError::ConnectionClosed(_) => UNREADY.to_owned(),
-        ClientInitializeError::TransportError { error, .. } => match error.error.downcast_ref::<HttpError>() {
-            Some(HttpError::Client(error)) => format!("it cannot be reached: {}", root_cause(error)),
-            Some(error) => format!("it cannot be spoken to: {error}"),
-            None => UNREADY.to_owned(),
-        },
+        ClientInitializeError::TransportError { error, .. } => trouble(&*error.error).unwrap_or(UNREADY.to_owned()),
         ClientInitializeError::JsonRpcError(refusal) => format!("it refused the handshake: {}", refusal.message),
         other => format!("the handshake failed: {other}"),
     }
+}
+
+/// What an HTTP request came to; none for a failure of pipes.
+pub(super) fn trouble(error: &(dyn std::error::Error + 'static)) -> Option<String> {
+    Some(match error.downcast_ref::<HttpError>()? {
+        HttpError::Client(error) => format!("it cannot be reached: {}", root_cause(error)),
+        error => format!("it cannot be spoken to: {error}"),
+    })
 }
 
 fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {

@@ -1,6 +1,7 @@
 //! MCP servers: a small one of our own that misbehaves, and the official test server.
 
 mod everything;
+mod http;
 mod latency;
 mod lives;
 mod shared;

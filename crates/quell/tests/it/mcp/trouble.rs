@@ -1,11 +1,11 @@
 //! Servers that do not start, or end when they should not: a run goes on without them, and the model is told why.
 
-use quell_protocol::Verdict;
+use quell_protocol::{ResourceKind, Verdict};
 use quell_testkit::Behaviour;
 use serde_json::json;
 
 use super::{Scene, call_row};
-use crate::harness::PATIENCE;
+use crate::harness::{PATIENCE, receipt};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_dies_during_a_call_is_an_error_of_that_call() {
@@ -48,5 +48,28 @@ async fn an_ended_call_stands_in_the_receipt_as_finished() {
     scene.house.model.script(Behaviour::text("fine"));
     let view = scene.house.ask("s", "hello").await;
     assert_eq!((call_row(&view).how.as_str(), call_row(&view).label.as_str()), ("finished", "test: echo"));
+    scene.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_closes_its_input_is_ended_and_its_call_fails() {
+    let scene = Scene::open().await;
+    assert_eq!(scene.answer("s", "shut").await, "shut");
+    let told = scene.answer("s", "echo").await;
+    assert!(told.contains("was lost with the MCP server test: it does not read its input"), "{told}");
+    assert_eq!(scene.answer("s", "echo").await, "hello");
+    scene.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_ends_a_server_that_closed_its_input() {
+    let scene = Scene::open().await;
+    assert_eq!(scene.answer("s", "shut").await, "shut");
+    let run = scene.calling("s", "echo", json!({})).await;
+    scene.house.holds(&run, ResourceKind::McpCall).await;
+    scene.house.stop(&run);
+    let view = scene.house.ended(&run).await;
+    assert!(receipt(&view).leftovers.is_empty(), "{view:#?}");
+    scene.mark.gone(PATIENCE).await;
     scene.close().await;
 }
