@@ -14,6 +14,7 @@ mod process;
 mod result;
 mod server;
 mod settle;
+mod site;
 mod slot;
 mod start;
 mod visit;

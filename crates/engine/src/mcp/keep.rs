@@ -7,13 +7,12 @@ use futures_util::future::{BoxFuture, FutureExt, OptionFuture, Shared};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::House;
-use super::process::Process;
 use super::slot::{Link, Order, Over, Slot, State};
-use super::start::{self, Dialogue};
+use super::start::{self, Dialogue, FarEnd};
 use super::wire::Wire;
 use crate::scope::{Probe, Scope};
 
-/// How long a server may take to end by itself once its input is closed, and a URL's session to be closed.
+/// How long a server may take to end by itself once its input is closed.
 const HANG_UP: Duration = Duration::from_millis(500);
 
 /// How long a server may take to end that went away by itself: what it says at its end tells why.
@@ -48,7 +47,7 @@ pub(super) async fn keep(house: Arc<House>, slot: Arc<Slot>) {
 
 async fn live(house: &Arc<House>, slot: &Arc<Slot>, scope: &Scope) -> Over {
     let server = &slot.server;
-    let (mut process, dial) = match start::open(house, slot, scope) {
+    let (mut far_end, dial) = match start::open(house, slot, scope) {
         Ok(opened) => opened,
         Err(problem) => return failed(slot, &problem, Over::default()),
     };
@@ -58,7 +57,7 @@ async fn live(house: &Arc<House>, slot: &Arc<Slot>, scope: &Scope) -> Over {
     let greeted = tokio::select! {
         biased;
         () = slot.unwanted() => Err(None),
-        () = gone(process.as_mut()) => Err(Some(start::UNREADY.to_owned())),
+        () = gone(&mut far_end) => Err(Some(start::UNREADY.to_owned())),
         greeted = timeout(server.start_timeout, start::greet(server, dial, &wire)) => match greeted {
             Ok(greeted) => greeted.map_err(Some),
             Err(_) => Err(Some(format!("it was not ready within {} s", server.start_timeout.as_secs()))),
@@ -68,7 +67,7 @@ async fn live(house: &Arc<House>, slot: &Arc<Slot>, scope: &Scope) -> Over {
         Ok(greeted) => greeted,
         Err(problem) => {
             let patience = if problem.is_some() { LAST_WORDS } else { Duration::ZERO };
-            let mut over = end(slot, process, patience).await;
+            let mut over = end(slot, far_end, patience).await;
             return match problem {
                 Some(problem) => failed(slot, &problem, over),
                 None => {
@@ -86,8 +85,8 @@ async fn live(house: &Arc<House>, slot: &Arc<Slot>, scope: &Scope) -> Over {
     let link = Arc::new(Link::new(dialogue.peer().clone(), wire, tools));
     slot.set_state(State::Ready(Arc::clone(&link)));
     let connection = Connection::new(dialogue);
-    let parting = attend(house, slot, &link, &connection, process.as_mut()).await;
-    part(slot, parting, connection, process).await
+    let parting = attend(house, slot, &link, &connection, &mut far_end).await;
+    part(slot, parting, connection, far_end).await
 }
 
 /// A connection's own task, and by what it ends.
@@ -103,7 +102,7 @@ impl Connection {
         Self { hang_up, quit: dialogue.waiting().map(drop).boxed().shared() }
     }
 
-    /// Closes it from this side: a process sees the end of its input, a URL the end of its session.
+    /// Closes it from this side: a process sees the end of its input.
     fn hang_up(&mut self) {
         if let Some(token) = self.hang_up.take() {
             token.cancel();
@@ -117,7 +116,7 @@ async fn attend(
     slot: &Arc<Slot>,
     link: &Arc<Link>,
     connection: &Connection,
-    mut process: Option<&mut Process>,
+    far_end: &mut FarEnd,
 ) -> Parting {
     let (mut users, mut orders) = (slot.watch_users(), slot.orders());
     let mut haunted = link.wire.haunted.subscribe();
@@ -144,7 +143,7 @@ async fn attend(
             biased;
             _ = orders.changed() => {}
             () = connection.quit.clone() => return Parting::Gone,
-            () = gone(process.as_deref_mut()) => return Parting::Gone,
+            () = gone(far_end) => return Parting::Gone,
             _ = users.changed() => used = Instant::now(),
             _ = haunted.changed() => {}
             Some(()) = OptionFuture::from(refresh.as_mut()) => refresh = None,
@@ -176,7 +175,7 @@ async fn refreshed(slot: Arc<Slot>, link: Arc<Link>) {
     }
 }
 
-async fn part(slot: &Slot, parting: Parting, mut connection: Connection, process: Option<Process>) -> Over {
+async fn part(slot: &Slot, parting: Parting, mut connection: Connection, far_end: FarEnd) -> Over {
     // Whoever comes now gets another one.
     slot.tell(Order::Close);
     connection.hang_up();
@@ -185,8 +184,8 @@ async fn part(slot: &Slot, parting: Parting, mut connection: Connection, process
         Parting::Gone => LAST_WORDS,
         Parting::Told(_) => Duration::ZERO,
     };
-    let mut over = end(slot, process, patience).await;
-    // A process took the pipes with it. Whether the session of a URL could be closed or not, it is not used again.
+    let mut over = end(slot, far_end, patience).await;
+    // It took the pipes or the requests with it.
     // waits: no longer than `HANG_UP`, in the task of the server.
     let _ = timeout(HANG_UP, connection.quit.clone()).await;
     match parting {
@@ -201,11 +200,12 @@ async fn part(slot: &Slot, parting: Parting, mut connection: Connection, process
 }
 
 /// Ends what there is to end.
-async fn end(slot: &Slot, process: Option<Process>, patience: Duration) -> Over {
-    match process {
+async fn end(slot: &Slot, far_end: FarEnd, patience: Duration) -> Over {
+    match far_end {
         // waits: for the ladder of its warden, which every order hurries on.
-        Some(process) => process.end(slot, patience).await,
-        None => Over { cause: "its connection ended".to_owned(), how: "closed", ..Over::default() },
+        FarEnd::Process(process) => process.end(slot, patience).await,
+        // waits: for requests that are cut, and not for long for the end of its session.
+        FarEnd::Site(site) => site.end(slot).await,
     }
 }
 
@@ -220,11 +220,11 @@ fn failed(slot: &Slot, problem: &str, over: Over) -> Over {
 }
 
 /// Waits until the process is gone; for ever where there is none.
-async fn gone(process: Option<&mut Process>) {
-    match process {
+async fn gone(far_end: &mut FarEnd) {
+    match far_end {
         // waits: as one arm of several, the first of which is the order to end.
-        Some(process) => drop(process.gone().await),
+        FarEnd::Process(process) => drop(process.gone().await),
         // waits: the same, for nothing.
-        None => std::future::pending().await,
+        FarEnd::Site(_) => std::future::pending().await,
     }
 }

@@ -10,7 +10,7 @@ use rmcp::model::{
 };
 use rmcp::service::{ClientInitializeError, NotificationContext, Peer, RequestContext, RunningService};
 use rmcp::transport::async_rw::AsyncRwTransport;
-use rmcp::transport::streamable_http_client::{StreamableHttpClientTransportConfig, StreamableHttpError};
+use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
 use rmcp::transport::{StreamableHttpClientTransport, Transport};
 use rmcp::{RoleClient, ServiceError, ServiceExt};
 use secrecy::ExposeSecret;
@@ -20,6 +20,7 @@ use super::House;
 use super::config::Reach;
 use super::process::Process;
 use super::server::Server;
+use super::site::{HttpError, Site};
 use super::slot::Slot;
 use super::wire::{Tapped, Wire};
 use crate::scope::Scope;
@@ -27,26 +28,36 @@ use crate::scope::Scope;
 /// A server that went away too early.
 pub(super) const UNREADY: &str = "it ended before it was ready";
 /// The longest message that is taken from a server; a longer one is dropped.
-const MAX_MESSAGE: usize = 16 * 1024 * 1024;
+pub(super) const MAX_MESSAGE: usize = 16 * 1024 * 1024;
 /// Tools that are taken from one server.
 const MAX_TOOLS: usize = 1000;
+
+/// What a server is from here, and is ended by.
+pub(super) enum FarEnd {
+    Process(Process),
+    Site(Site),
+}
 
 /// How a server is spoken to.
 pub(super) enum Dial {
     Pipes(Receiver, Sender),
-    Url(Arc<str>),
+    Url(Arc<str>, Site),
 }
 
 /// A connection after its handshake.
 pub(super) type Dialogue = RunningService<RoleClient, Client>;
 
 /// What is needed to speak to a server. A process goes on from here until it is told.
-pub(super) fn open(house: &House, slot: &Slot, scope: &Scope) -> Result<(Option<Process>, Dial), String> {
+pub(super) fn open(house: &House, slot: &Slot, scope: &Scope) -> Result<(FarEnd, Dial), String> {
     match slot.server.config.reach() {
-        Ok(Reach::Url(url)) => Ok((None, Dial::Url(url.as_str().into()))),
+        Ok(Reach::Url(url)) => {
+            let client = slot.server.client.clone().ok_or("it has no HTTP client")?;
+            let site = Site::new(client, scope);
+            Ok((FarEnd::Site(site.clone()), Dial::Url(url.as_str().into(), site)))
+        }
         Ok(Reach::Command(command)) => {
             let (process, (stdout, stdin)) = Process::start(house, slot, scope, command)?;
-            Ok((Some(process), Dial::Pipes(stdout, stdin)))
+            Ok((FarEnd::Process(process), Dial::Pipes(stdout, stdin)))
         }
         Err((_, problem)) => Err(problem),
     }
@@ -60,14 +71,13 @@ pub(super) async fn greet(server: &Server, dial: Dial, wire: &Arc<Wire>) -> Resu
             // waits: within the start time, as one arm beside the orders, in `keep`; so do all waits of this file.
             shake_hands(inner, wire).await?
         }
-        Dial::Url(url) => {
-            let client = server.client.clone().ok_or("it has no HTTP client")?;
+        Dial::Url(url, site) => {
             let mut config = StreamableHttpClientTransportConfig::with_uri(url);
             config.max_sse_event_size = MAX_MESSAGE;
             config.custom_headers = server.config.headers_map()?.into_iter().collect();
             config.auth_header = server.config.api_key.as_ref().map(|key| key.expose_secret().to_owned());
             // waits: as above, in `keep`.
-            shake_hands(StreamableHttpClientTransport::with_client(client, config), wire).await?
+            shake_hands(StreamableHttpClientTransport::with_client(site, config), wire).await?
         }
     };
     let tools = list(dialogue.peer()).await.map_err(|error| format!("it does not list its tools: {error}"))?;
@@ -82,8 +92,6 @@ where
     // waits: as `greet` does, whose part it is.
     async move { Client.serve(tapped).await.map_err(problem) }.boxed()
 }
-
-type HttpError = StreamableHttpError<reqwest::Error>;
 
 /// A failed handshake, without the library's own names and without URLs, which may hold keys.
 fn problem(error: ClientInitializeError) -> String {

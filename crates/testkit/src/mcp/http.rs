@@ -12,6 +12,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 use crate::leaks;
 use crate::model::wire_http::{Incoming, plain, read_request};
@@ -44,11 +45,14 @@ pub struct HttpServer {
 struct Stage {
     facts: Mutex<Facts>,
     connections: watch::Sender<usize>,
+    /// Messages that are left without an answer now.
+    silences: watch::Sender<usize>,
 }
 
 #[derive(Debug, Default)]
 struct Facts {
     manners: HashMap<String, VecDeque<Manner>>,
+    always: HashMap<String, Manner>,
     got: Vec<String>,
     opened: usize,
     sessions: BTreeSet<String>,
@@ -86,6 +90,11 @@ impl HttpServer {
         self.stage.facts().manners.entry(what.to_owned()).or_default().push_back(manner);
     }
 
+    /// Every message of this method, or request of this HTTP method, is taken in this manner, but for the next ones.
+    pub fn always(&self, what: &str, manner: Manner) {
+        self.stage.facts().always.insert(what.to_owned(), manner);
+    }
+
     /// How many messages of this method, or requests of this HTTP method, it got.
     #[must_use]
     pub fn got(&self, what: &str) -> usize {
@@ -109,16 +118,34 @@ impl HttpServer {
         .await;
     }
 
-    /// How many sessions are open.
-    #[must_use]
-    pub fn sessions(&self) -> usize {
-        self.stage.facts().sessions.len()
+    /// Waits until a message is left without an answer.
+    ///
+    /// # Cancel safety
+    /// Safe: it waits for a condition.
+    ///
+    /// # Panics
+    /// When it does not come to that in time.
+    pub async fn is_talked_to(&self) {
+        let mut silences = self.stage.silences.subscribe();
+        let waited = timeout(PATIENCE, silences.wait_for(|count| *count > 0)).await;
+        assert!(matches!(waited, Ok(Ok(_))), "nobody talks to the MCP server");
     }
 
-    /// How many connections are open.
-    #[must_use]
-    pub fn connections(&self) -> usize {
-        *self.stage.connections.borrow()
+    /// Waits until neither a connection nor a session is open.
+    ///
+    /// # Cancel safety
+    /// Safe: it only looks.
+    ///
+    /// # Panics
+    /// When it does not come to that in time.
+    pub async fn is_left_alone(&self) {
+        let stage = Arc::clone(&self.stage);
+        leaks::settled(PATIENCE, move || {
+            let (connections, sessions) = (*stage.connections.borrow(), stage.facts().sessions.clone());
+            let alone = connections == 0 && sessions.is_empty();
+            if alone { Ok(()) } else { Err(format!("{connections} connections, sessions {sessions:?}")) }
+        })
+        .await;
     }
 
     /// Refuses new connections, and keeps those that there are.
@@ -213,7 +240,8 @@ async fn exchange(stream: &mut TcpStream, stage: &Stage) -> io::Result<()> {
         let manner = {
             let mut facts = stage.facts();
             facts.got.push(what.clone());
-            facts.manners.get_mut(&what).and_then(VecDeque::pop_front)
+            let queued = facts.manners.get_mut(&what).and_then(VecDeque::pop_front);
+            queued.or_else(|| facts.always.get(&what).copied())
         };
         match manner {
             None => stream.write_all(&answer(stage, &incoming, &message)).await?,
@@ -222,7 +250,12 @@ async fn exchange(stream: &mut TcpStream, stage: &Stage) -> io::Result<()> {
                 let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n";
                 return stream.write_all(head.as_bytes()).await;
             }
-            Some(Manner::Silent) => return client_leaves(stream, &mut buffer).await,
+            Some(Manner::Silent) => {
+                stage.silences.send_modify(|count| *count += 1);
+                let left = client_leaves(stream, &mut buffer).await;
+                stage.silences.send_modify(|count| *count -= 1);
+                return left;
+            }
         }
     }
     Ok(())

@@ -7,7 +7,7 @@ use rstest::rstest;
 use serde_json::json;
 
 use super::{Scene, call_row};
-use crate::harness::receipt;
+use crate::harness::{key, message, receipt};
 
 /// A scene whose server is reached by URL.
 async fn open(server: &HttpServer) -> Scene {
@@ -91,5 +91,56 @@ async fn a_failed_request_and_a_stop_at_once_end_the_run_at_once() {
     scene.house.stop(&run);
     let view = scene.house.ended(&run).await;
     assert!(receipt(&view).leftovers.is_empty(), "{view:#?}");
+    scene.close().await;
+}
+
+/// Where a server falls silent on the way to work.
+#[rstest]
+#[case::hello("initialize")]
+#[case::welcome("notifications/initialized")]
+#[case::tools("tools/list")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_while_it_is_connected_to_leaves_no_socket_and_no_session(#[case] silent: &'static str) {
+    let server = HttpServer::start().await;
+    let scene = open(&server).await;
+    server.always(silent, Manner::Silent);
+    let run = scene.house.send(message("s", "hello")).await;
+    server.has_got(silent, 1).await;
+    scene.house.stop(&run);
+    let view = scene.house.ended(&run).await;
+    let rows = &receipt(&view).resources;
+    assert!(rows.iter().any(|row| row.label == "test: start" && row.how == "closed"), "{rows:#?}");
+    server.is_left_alone().await;
+    scene.close().await;
+}
+
+#[rstest]
+#[case::hello("initialize")]
+#[case::welcome("notifications/initialized")]
+#[case::tools("tools/list")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_that_takes_too_long_leaves_no_socket_and_no_session(#[case] silent: &'static str) {
+    let server = HttpServer::start().await;
+    let scene = open(&server).await;
+    server.always(silent, Manner::Silent);
+    let told = scene.answer("s", "echo").await;
+    assert!(told.contains("not ready within 1 s"), "{told}");
+    server.is_left_alone().await;
+    scene.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_closed_server_has_no_session_and_one_that_keeps_it_holds_up_nobody() {
+    let server = HttpServer::start().await;
+    let scene = open(&server).await;
+    assert_eq!(scene.answer("s", "echo").await, "hello");
+    scene.house.engine.mcp().close_session(&key("s"));
+    scene.servers(0).await;
+    server.is_left_alone().await;
+    assert_eq!(scene.answer("s", "echo").await, "hello");
+    server.next("DELETE", Manner::Silent);
+    scene.house.engine.mcp().close_session(&key("s"));
+    scene.servers(0).await;
+    assert_eq!(server.got("DELETE"), 2);
     scene.close().await;
 }

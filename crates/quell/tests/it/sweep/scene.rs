@@ -13,6 +13,7 @@ use quell_protocol::RunId;
 use quell_testkit::Behaviour;
 use quell_testkit::commands::Marker;
 use quell_testkit::leaks::{Baseline, Tasks};
+use quell_testkit::mcp::{HttpServer, Manner};
 use quell_testkit::model::BlackHole;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -28,6 +29,8 @@ pub(super) struct Site {
     pub(super) house: House,
     /// Never completes a connection; the agent `hole` has its model there.
     pub(super) hole: BlackHole,
+    /// Takes a request and never says hello: for MCP by URL.
+    pub(super) mute: HttpServer,
     /// Accepts and never answers: for `fetch_url`.
     pub(super) quiet: TcpListener,
     /// Serves a page: for `fetch_url`.
@@ -47,7 +50,8 @@ impl Site {
     /// A site on this ground, with nothing laid out.
     pub(super) async fn on(ground: Ground, change: impl FnOnce(&mut EngineConfig)) -> Self {
         let claim = Claim::alone().await;
-        let hole = BlackHole::open().await;
+        let (hole, mute) = (BlackHole::open().await, HttpServer::start().await);
+        mute.always("initialize", Manner::Silent);
         let house = House::on(ground, claim, |config| {
             let model = AgentConfig { model: "hole/model".to_owned(), ..AgentConfig::default() };
             config.agents.insert(agent("hole"), model);
@@ -57,10 +61,12 @@ impl Site {
             let mut asking = config.agents.get(&agent("main")).unwrap().clone();
             asking.approvals.insert("*".to_owned(), ApprovalPolicy::Ask);
             config.agents.insert(agent("asking"), asking);
-            config.mcp.extend(servers::servers());
-            let mut starting = config.agents.get(&agent("main")).unwrap().clone();
-            starting.mcp = Some(vec!["mute".to_owned()]);
-            config.agents.insert(agent("starting"), starting);
+            config.mcp.extend(servers::servers(&mute));
+            for (name, server) in [("starting", "mute"), ("reaching", "far")] {
+                let mut starting = config.agents.get(&agent("main")).unwrap().clone();
+                starting.mcp = Some(vec![server.to_owned()]);
+                config.agents.insert(agent(name), starting);
+            }
             for main in ["main", "hole", "asking"] {
                 config.agents.get_mut(&agent(main)).unwrap().mcp = Some(vec!["test".to_owned()]);
             }
@@ -75,7 +81,7 @@ impl Site {
         // It opens its files when it writes first.
         database.execute_batch("BEGIN IMMEDIATE; ROLLBACK").unwrap();
         let page = serve_a_page().await;
-        Self { house, hole, quiet, page, database: Mutex::new(database) }
+        Self { house, hole, mute, quiet, page, database: Mutex::new(database) }
     }
 
     /// Files for the tools: a short one, and one whose search takes longer than any stop.

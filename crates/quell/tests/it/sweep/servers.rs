@@ -2,6 +2,7 @@
 
 use quell_engine::mcp::McpConfig;
 use quell_protocol::ResourceKind;
+use quell_testkit::mcp::HttpServer;
 use quell_testkit::{Behaviour, leaks, mcp};
 use serde_json::json;
 
@@ -9,8 +10,9 @@ use super::cases::{Case, Doing, Moment, model_says};
 use super::scene::Scene;
 use crate::harness::PATIENCE;
 
-/// Servers of the site: one that works, and one that never says hello. Nobody keeps them when a run is over.
-pub(super) fn servers() -> Vec<(String, McpConfig)> {
+/// Servers of the site: one that works, and two that never say hello, as a process and by URL. Nobody keeps them when a run
+/// is over.
+pub(super) fn servers(far: &HttpServer) -> Vec<(String, McpConfig)> {
     let server = || McpConfig {
         command: Some("sh".to_owned()),
         args: vec!["-c".to_owned(), mcp::SERVER.to_owned()],
@@ -20,13 +22,22 @@ pub(super) fn servers() -> Vec<(String, McpConfig)> {
     };
     let mut mute = server();
     mute.env.insert("MCP_MUTE".to_owned(), "1".to_owned());
-    vec![("test".to_owned(), server()), ("mute".to_owned(), mute)]
+    let far = McpConfig { url: Some(far.url()), ..McpConfig::default() };
+    vec![("test".to_owned(), server()), ("mute".to_owned(), mute), ("far".to_owned(), far)]
 }
 
 pub(super) fn cases() -> Vec<Case> {
     let starting = Case {
         agent: "starting",
         ..Case::new("MCP server starting", |_| Box::pin(async {}), Moment::When(|scene| Box::pin(holds_call(scene))))
+    };
+    let reaching = Case {
+        agent: "reaching",
+        ..Case::new(
+            "MCP server by URL starting",
+            |_| Box::pin(async {}),
+            Moment::When(|scene| Box::pin(is_reached(scene))),
+        )
     };
     let calling = Case {
         seen: &["Stopped while it ran"],
@@ -44,7 +55,7 @@ pub(super) fn cases() -> Vec<Case> {
             Moment::When(|scene| Box::pin(it_is_at_work(scene))),
         )
     };
-    vec![starting, calling, deaf]
+    vec![starting, reaching, calling, deaf]
 }
 
 fn call<'a>(scene: &'a Scene<'a>, tool: &str) -> Doing<'a> {
@@ -65,6 +76,12 @@ async fn is_called(scene: &Scene<'_>, label: &'static str) {
 async fn it_is_at_work(scene: &Scene<'_>) {
     is_called(scene, "test: fork").await;
     scene.site.house.printed(&scene.run, "progress").await;
+}
+
+/// The request is there, not only the wait for it.
+async fn is_reached(scene: &Scene<'_>) {
+    holds_call(scene).await;
+    scene.site.mute.is_talked_to().await;
 }
 
 async fn holds_call(scene: &Scene<'_>) {
