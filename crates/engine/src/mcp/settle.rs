@@ -16,7 +16,7 @@ use super::result;
 use super::slot::{Order, Over};
 use super::wire::{Answered, Line};
 
-/// What is left of the grace when a stop is forced.
+/// What is left of the grace when a stop is forced, unless others use the server too.
 const FORCED_GRACE: Duration = Duration::from_millis(50);
 
 /// How a cancelled call came to an end.
@@ -74,7 +74,7 @@ pub(super) async fn settle(errand: Errand, handle: RequestHandle<RoleClient>, li
 async fn calm_down(errand: &Errand, handle: RequestHandle<RoleClient>, line: &Line) -> Calm {
     let slot = errand.claim.slot();
     let began = Instant::now();
-    let is_url = slot.server.client.is_some();
+    let (is_url, is_shared) = (slot.server.client.is_some(), slot.server.config.shared);
     let peer = errand.link.peer.clone();
     // The cancel first, then the question whether it was read.
     let mut asking = std::pin::pin!(async {
@@ -103,7 +103,8 @@ async fn calm_down(errand: &Errand, handle: RequestHandle<RoleClient>, line: &Li
             over = slot.over() => return Calm::Over(over),
             _ = heard.changed() => {}
             answer = &mut asking, if read.is_none() => read = Some(answer),
-            () = errand.scope.forced(), if !forced => {
+            // Others' calls are not sacrificed to a short silence.
+            () = errand.scope.forced(), if !forced && !is_shared => {
                 forced = true;
                 deadline = deadline.min(Instant::now() + FORCED_GRACE);
             }
@@ -114,8 +115,8 @@ async fn calm_down(errand: &Errand, handle: RequestHandle<RoleClient>, line: &Li
     match read {
         None | Some(Err(_)) => Calm::Working("does not read its input"),
         Some(Ok(())) if line.progressed().is_some_and(|at| at > late) => Calm::Working("still reports progress"),
-        // A forced stop leaves nothing to trust, but others' calls are not sacrificed to a suspicion.
-        Some(Ok(())) if forced && !slot.server.config.shared => Calm::Working("did not say that it stopped"),
+        // A forced stop leaves nothing to trust.
+        Some(Ok(())) if forced => Calm::Working("did not say that it stopped"),
         Some(Ok(())) => Calm::Quiet,
     }
 }

@@ -1,11 +1,12 @@
 //! One server for all sessions: what one session's stop costs the others is said to everybody.
 
+use quell_kernel::Push;
 use quell_protocol::{ResourceKind, Verdict};
 use quell_testkit::Behaviour;
 use serde_json::json;
 
 use super::{Scene, call_row};
-use crate::harness::{message, receipt};
+use crate::harness::{alice, ask, message, of_run, receipt};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sessions_have_servers_of_their_own_unless_one_is_shared() {
@@ -86,5 +87,25 @@ async fn a_stop_of_one_that_waits_for_a_server_leaves_its_start_to_the_other() {
     std::fs::write(&gate, "").unwrap();
     assert_eq!(scene.house.ended(&other).await.output.as_deref(), Some("fine"));
     assert_eq!(scene.got("initialize", 1).await.len(), 1, "it was started once");
+    scene.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_forced_stop_of_one_call_does_not_cost_the_calls_of_others() {
+    let scene = Scene::with(|server| server.shared = true).await;
+    let before = scene.answer("one", "pid").await;
+    let other = scene.calling("two", "wait", json!({})).await;
+    scene.got("tools/call", 2).await;
+    let stopped = scene.calling("one", "nap", json!({})).await;
+    scene.house.printed(&stopped, "progress").await;
+    let stop = scene.house.engine.stop(&alice(), &of_run(&stopped), &ask(Push::Forced));
+    assert_eq!(stop.aborted.len(), 1);
+    let view = scene.house.ended(&stopped).await;
+    assert!(!call_row(&view).label.contains("restarted"), "{view:#?}");
+    let rows = scene.house.engine.live(&other).unwrap().scope.ledger().rows();
+    assert!(rows.iter().any(|row| row.kind == ResourceKind::McpCall && row.released.is_none()), "{rows:#?}");
+    assert_eq!(scene.answer("one", "pid").await, before);
+    scene.house.stop(&other);
+    scene.house.ended(&other).await;
     scene.close().await;
 }
