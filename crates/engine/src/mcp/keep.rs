@@ -47,6 +47,9 @@ pub(super) async fn keep(house: Arc<House>, slot: Arc<Slot>) {
 
 async fn live(house: &Arc<House>, slot: &Arc<Slot>, scope: &Scope) -> Over {
     let server = &slot.server;
+    if !slot.is_wanted() {
+        return unneeded(Over { how: "cancelled", ..Over::default() });
+    }
     let (mut far_end, dial) = match start::open(house, slot, scope) {
         Ok(opened) => opened,
         Err(problem) => return failed(slot, &problem, Over::default()),
@@ -67,13 +70,10 @@ async fn live(house: &Arc<House>, slot: &Arc<Slot>, scope: &Scope) -> Over {
         Ok(greeted) => greeted,
         Err(problem) => {
             let patience = if problem.is_some() { LAST_WORDS } else { Duration::ZERO };
-            let mut over = end(slot, far_end, patience).await;
+            let over = end(slot, far_end, patience).await;
             return match problem {
                 Some(problem) => failed(slot, &problem, over),
-                None => {
-                    over.cause = "nobody needed it any more before it had started".to_owned();
-                    over
-                }
+                None => unneeded(over),
             };
         }
     };
@@ -207,6 +207,11 @@ async fn end(slot: &Slot, far_end: FarEnd, patience: Duration) -> Over {
         // waits: for requests that are cut, and not for long for the end of its session.
         FarEnd::Site(site) => site.end(slot).await,
     }
+}
+
+/// A start that nobody waited for to the end.
+fn unneeded(over: Over) -> Over {
+    Over { cause: "nobody needed it any more before it had started".to_owned(), ..over }
 }
 
 /// A start that failed: the tools of the server are not available.

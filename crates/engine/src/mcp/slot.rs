@@ -191,6 +191,11 @@ impl Slot {
         self.users.subscribe()
     }
 
+    /// True while somebody needs its start.
+    pub(super) fn is_wanted(&self) -> bool {
+        self.users() > 0 && *self.order.borrow() == Order::Stay
+    }
+
     /// Waits until nobody needs its start any more.
     pub(super) async fn unwanted(&self) {
         let (mut users, mut orders) = (self.watch_users(), self.orders());

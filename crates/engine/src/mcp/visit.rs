@@ -149,10 +149,9 @@ impl Visit {
         }
     }
 
-    fn arrive(&self, server: &Arc<Server>, scope: &Scope) -> impl Future<Output = Result<Arrival, String>> + use<> {
-        let claim = self.house.acquire(server, &self.visitor);
-        let scope = scope.clone();
-        async move { arrive(claim?, &scope).await }
+    /// Nothing happens before its first poll, which comes after the check of the scope that it is raced with.
+    async fn arrive(&self, server: &Arc<Server>, scope: &Scope) -> Result<Arrival, String> {
+        arrive(self.house.acquire(server, &self.visitor)?, scope).await
     }
 
     fn may(&self, tool: &str) -> bool {

@@ -1,13 +1,16 @@
 //! A stop in the middle of a call: the cancel is sent, the connection is kept, and a server that goes on is restarted.
 
-use quell_kernel::Push;
+use std::sync::{Arc, Mutex};
+
+use quell_engine::scope::Point;
+use quell_kernel::{Push, StopScope};
 use quell_protocol::{ResourceKind, Rung, Verdict};
-use quell_testkit::Behaviour;
+use quell_testkit::{Behaviour, mcp};
 use rstest::rstest;
 use serde_json::json;
 
 use super::{Scene, call_row, shown};
-use crate::harness::{PATIENCE, alice, ask, of_run, receipt};
+use crate::harness::{PATIENCE, alice, ask, key, message, of_run, receipt};
 
 #[rstest]
 #[case::silent("wait")]
@@ -118,7 +121,7 @@ async fn a_stop_while_a_server_starts_ends_the_server() {
     })
     .await;
     scene.house.model.script(Behaviour::text("never said"));
-    let run = scene.house.send(crate::harness::message("s", "hello")).await;
+    let run = scene.house.send(message("s", "hello")).await;
     scene.got("initialize", 1).await;
     assert_eq!(scene.house.stop(&run).aborted.len(), 1);
     let view = scene.house.ended(&run).await;
@@ -127,5 +130,24 @@ async fn a_stop_while_a_server_starts_ends_the_server() {
     let start = rows.iter().find(|row| row.label == "test: start").unwrap_or_else(|| panic!("{rows:#?}"));
     assert_eq!(start.how, "kill");
     scene.servers(0).await;
+    scene.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_before_a_server_is_needed_starts_none() {
+    let scene = Scene::open().await;
+    scene.house.model.script(Behaviour::text("never said"));
+    let (engine, alive) = (scene.house.engine.clone(), Arc::new(Mutex::new(None)));
+    let seen = Arc::clone(&alive);
+    scene.house.trap.arm(Point::McpStart, 1, move || {
+        let stop = engine.stop(&alice(), &StopScope::whole_session(key("s")), &ask(Push::Gentle));
+        *seen.lock().unwrap() = Some((stop.aborted.len(), engine.mcp().alive()));
+    });
+    let run = scene.house.send(message("s", "hello")).await;
+    let view = scene.house.ended(&run).await;
+    assert_eq!(*alive.lock().unwrap(), Some((1, 0)), "a server was started before the stop was looked for");
+    assert!(receipt(&view).resources.iter().all(|row| row.kind != ResourceKind::McpCall), "{view:#?}");
+    scene.servers(0).await;
+    assert_eq!(mcp::received(&scene.log).len(), 0);
     scene.close().await;
 }
