@@ -17,6 +17,7 @@ mod settle;
 mod site;
 mod slot;
 mod start;
+mod turns;
 mod visit;
 mod wire;
 

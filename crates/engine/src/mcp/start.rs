@@ -22,6 +22,7 @@ use super::process::Process;
 use super::server::Server;
 use super::site::{HttpError, Site};
 use super::slot::Slot;
+use super::turns::InTurn;
 use super::wire::{Tapped, Wire};
 use crate::scope::Scope;
 
@@ -69,7 +70,7 @@ pub(super) async fn greet(server: &Server, dial: Dial, wire: &Arc<Wire>) -> Resu
         Dial::Pipes(stdout, stdin) => {
             let inner = AsyncRwTransport::new_client(stdout, stdin).with_max_line_length(MAX_MESSAGE);
             // waits: within the start time, as one arm beside the orders, in `keep`; so do all waits of this file.
-            shake_hands(inner, wire).await?
+            shake_hands(InTurn::new(inner), wire).await?
         }
         Dial::Url(url, site) => {
             let mut config = StreamableHttpClientTransportConfig::with_uri(url);
