@@ -12,7 +12,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 pub use http::{HttpServer, Manner};
 
 /// The script, for `sh -c`. Its tool `fork` starts a child in a session of its own, with the argument `text` as its name, and
-/// then hears nothing more; `shut` closes its input and goes on, `nap` hears nothing for 0.4 s.
+/// then hears nothing more; `shut` closes its input and goes on, `nap` hears nothing for 0.4 s;
+/// `slow` works for 1.6 s and says so all the while.
 pub const SERVER: &str = include_str!("mcp/server.sh");
 
 /// One line that the server got.

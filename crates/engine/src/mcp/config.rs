@@ -47,6 +47,9 @@ pub struct McpConfig {
     /// whichever is less, without it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub grace_ms: Option<u64>,
+    /// Seconds after which a call is cancelled that has neither been answered nor reported progress.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub call_timeout_s: Option<u64>,
     /// Seconds within which it must have started and told its tools.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start_timeout_s: Option<u64>,
@@ -98,9 +101,12 @@ impl McpConfig {
         if let Some(name) = self.env.keys().find(|name| name.is_empty() || name.contains(['=', '\0'])) {
             return Err(bad("env", format!("{name:?} is no name of a variable")));
         }
-        for (key, value, least) in
-            [("idle_s", self.idle_s, 0), ("start_timeout_s", self.start_timeout_s, 1), ("grace_ms", self.grace_ms, 1)]
-        {
+        for (key, value, least) in [
+            ("idle_s", self.idle_s, 0),
+            ("call_timeout_s", self.call_timeout_s, 1),
+            ("start_timeout_s", self.start_timeout_s, 1),
+            ("grace_ms", self.grace_ms, 1),
+        ] {
             let most = if key == "grace_ms" { MAX_TIME_S * 1000 } else { MAX_TIME_S };
             if value.is_some_and(|value| value < least || value > most) {
                 return Err(bad(key, format!("must be from {least} to {most}")));

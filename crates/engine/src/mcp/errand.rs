@@ -10,11 +10,12 @@ use rmcp::model::{CallToolRequest, CallToolRequestParams, ClientRequest, JsonObj
 use rmcp::service::{PeerRequestOptions, RequestHandle};
 use rmcp::{RoleClient, ServiceError};
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep, sleep_until};
 
+use super::settle::{self, Reason};
 use super::slot::{Link, Order, Over, Slot, State, Use};
 use super::wire::Line;
-use super::{result, settle, start};
+use super::{result, start};
 use crate::scope::{Held, Scope};
 
 /// How long a process may take to end by itself whose connection broke: its end tells why.
@@ -112,7 +113,8 @@ type Answer = Result<rmcp::model::ServerResult, ServiceError>;
 
 /// What ended the wait for an answer.
 enum Turn {
-    Stopped,
+    /// It is to be cancelled.
+    Cancelled(Reason),
     Answered(Box<Answer>),
     /// The server is being ended, for this cause.
     Ended(String),
@@ -139,11 +141,11 @@ impl Errand {
         let id = handle.id.clone();
         let line = self.link.wire.line(&id);
         match self.await_answer(&mut handle, &line).await {
-            Turn::Stopped => match handle.rx.try_recv() {
-                // It was there when the stop came: there is nothing to cancel.
+            Turn::Cancelled(reason) => match handle.rx.try_recv() {
+                // It was there when the end of the wait came: there is nothing to cancel.
                 Ok(answer) => self.finish(Turn::Answered(Box::new(answer)), Some(id)).await,
                 // waits: no longer than the server's grace and the ladder of its process.
-                Err(_none) => settle::settle(self, handle, line).await,
+                Err(_none) => settle::settle(self, handle, line, reason).await,
             },
             turn => self.finish(turn, Some(id)).await,
         }
@@ -151,15 +153,16 @@ impl Errand {
 
     async fn await_answer(&self, handle: &mut Handle, line: &Line) -> Turn {
         let slot = self.claim.slot();
-        let mut heard = line.listen();
+        let (mut heard, began) = (line.listen(), Instant::now());
         loop {
             heard.borrow_and_update();
             self.show(line);
+            let late = line.progressed().unwrap_or(began) + slot.server.call_timeout;
             // All wait for conditions, and an answer stays in the handle until it is taken.
             // waits: until the run is stopped or its caller gone, in `left`.
             tokio::select! {
                 biased;
-                () = self.left() => return Turn::Stopped,
+                () = self.left() => return Turn::Cancelled(Reason::Stop),
                 answer = &mut handle.rx => match answer {
                     Ok(answer) => {
                         self.show(line);
@@ -169,6 +172,7 @@ impl Errand {
                 },
                 cause = slot.ending() => return Turn::Ended(format!("it was restarted because {cause}")),
                 _ = heard.changed() => {}
+                () = sleep_until(late) => return Turn::Cancelled(Reason::Late),
             }
         }
     }
@@ -217,7 +221,7 @@ impl Errand {
                 answer => (result::of_answer(answer, server, self.limit), "finished"),
             },
             Turn::Ended(cause) => (self.broken(&cause), "failed"),
-            Turn::Stopped => return,
+            Turn::Cancelled(_) => return,
         };
         if let Some(id) = id {
             self.link.wire.forget(&id);

@@ -15,6 +15,8 @@ use crate::llm::{self, ToolSpec};
 const IDLE: Duration = Duration::from_secs(300);
 /// A server that has not told its tools by then does not work.
 const START: Duration = Duration::from_secs(10);
+/// A call that is not answered and reports nothing for so long is cancelled.
+const CALL: Duration = Duration::from_secs(300);
 /// From a cancel until a server that goes on is restarted.
 const GRACE: Duration = Duration::from_millis(1000);
 /// After a start that failed the next one waits so long: a broken server does not cost each run its time to start.
@@ -29,6 +31,7 @@ pub(super) struct Server {
     pub(super) config: McpConfig,
     pub(super) grace: Duration,
     pub(super) idle: Duration,
+    pub(super) call_timeout: Duration,
     pub(super) start_timeout: Duration,
     /// For one that is reached by URL.
     pub(super) client: Option<reqwest::Client>,
@@ -66,6 +69,7 @@ impl Server {
             name: name.to_owned(),
             grace: config.grace_ms.map_or(GRACE.min(times.grace / 2), Duration::from_millis),
             idle: config.idle_s.map_or(IDLE, Duration::from_secs),
+            call_timeout: config.call_timeout_s.map_or(CALL, Duration::from_secs),
             start_timeout,
             config,
             client,

@@ -1,4 +1,4 @@
-//! A call after its stop: the cancel goes out at once, the server gets its grace, and one that goes on is restarted.
+//! A call that is cancelled, for a stop or because it takes too long: the cancel goes out at once, the server gets its grace, and one that goes on is restarted.
 //!
 //! Servers need not answer a cancelled call, and most do not. So silence alone is no sign of work: a ping that is sent after
 //! the cancel says whether the server reads at all, and progress of the cancelled call says that it did not obey.
@@ -19,6 +19,15 @@ use super::wire::{Answered, Line};
 /// What is left of the grace when a stop is forced, unless others use the server too.
 const FORCED_GRACE: Duration = Duration::from_millis(50);
 
+/// Why a call is cancelled.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Reason {
+    /// Its run was stopped, or its caller is gone.
+    Stop,
+    /// It was not answered and reported nothing for too long.
+    Late,
+}
+
 /// How a cancelled call came to an end.
 enum Calm {
     /// The server answered it after all.
@@ -31,39 +40,59 @@ enum Calm {
     Working(&'static str),
 }
 
+impl Reason {
+    /// For servers, and for those whose calls are lost with one.
+    fn words(self) -> &'static str {
+        match self {
+            Self::Stop => "the run was stopped",
+            Self::Late => "it took too long",
+        }
+    }
+}
+
 /// Cancels a call, sees it to its end, and tells its caller what is known of it.
-pub(super) async fn settle(errand: Errand, handle: RequestHandle<RoleClient>, line: Arc<Line>) {
+pub(super) async fn settle(errand: Errand, handle: RequestHandle<RoleClient>, line: Arc<Line>, reason: Reason) {
     let (id, news) = (handle.id.clone(), errand.news.clone());
     line.cancelled();
-    let calm = calm_down(&errand, handle, &line).await;
+    let calm = calm_down(&errand, handle, &line, reason).await;
     let wire = Arc::clone(&errand.link.wire);
     if matches!(calm, Calm::Quiet) {
         wire.abandon(&id)
     } else {
         wire.forget(&id)
     }
-    let (server, limit) = (errand.claim.slot().server.name.clone(), errand.limit);
-    let stopped = |what: &str| result::stopped(&format!("the MCP server {server} {what}"), limit);
+    let (server, limit) = (Arc::clone(&errand.claim.slot().server), errand.limit);
+    let told = |what: &str| {
+        let what = format!("the MCP server {} {what}", server.name);
+        match reason {
+            Reason::Stop => result::stopped(&what, limit),
+            Reason::Late => {
+                let limit_s = server.call_timeout.as_secs();
+                let text = format!("no answer and no progress for {limit_s} s: {what}; the call may have had effects");
+                result::error(text, limit)
+            }
+        }
+    };
     let result = match calm {
         Calm::Answered(Answered::Result(answer)) => {
             errand.held.release("finished");
-            result::of_answer(Ok(*answer), &server, limit)
+            result::of_answer(Ok(*answer), &server.name, limit)
         }
         Calm::Answered(Answered::Error) => {
             errand.held.release("cancelled");
-            stopped("has cancelled it")
+            told("has cancelled it")
         }
         Calm::Quiet => {
             errand.held.release("cancelled");
-            stopped("was told to cancel it")
+            told("was told to cancel it")
         }
         Calm::Over(over) => {
             give_back(errand.held, &over, over.how);
-            stopped("ended with it")
+            told("ended with it")
         }
         Calm::Working(why) => {
-            restart(errand, &id, why).await;
-            stopped("went on with it and was ended")
+            restart(errand, &id, why, reason).await;
+            told("went on with it and was ended")
         }
     };
     // Nobody takes it after a forced stop.
@@ -71,7 +100,7 @@ pub(super) async fn settle(errand: Errand, handle: RequestHandle<RoleClient>, li
     let _ = news.send(News::Done(result)).await;
 }
 
-async fn calm_down(errand: &Errand, handle: RequestHandle<RoleClient>, line: &Line) -> Calm {
+async fn calm_down(errand: &Errand, handle: RequestHandle<RoleClient>, line: &Line, reason: Reason) -> Calm {
     let slot = errand.claim.slot();
     let began = Instant::now();
     let (is_url, is_shared) = (slot.server.client.is_some(), slot.server.config.shared);
@@ -79,7 +108,7 @@ async fn calm_down(errand: &Errand, handle: RequestHandle<RoleClient>, line: &Li
     // The cancel first, then the question whether it was read.
     let mut asking = std::pin::pin!(async {
         // waits: as `asking`, one arm below, beside the deadline.
-        handle.cancel(Some("the run was stopped".to_owned())).await?;
+        handle.cancel(Some(reason.words().to_owned())).await?;
         if is_url {
             return Ok(());
         }
@@ -122,7 +151,7 @@ async fn calm_down(errand: &Errand, handle: RequestHandle<RoleClient>, line: &Li
 }
 
 /// Ends a server that goes on. It starts again at its next use; calls of other runs end with an error that says why.
-async fn restart(errand: Errand, id: &RequestId, why: &str) {
+async fn restart(errand: Errand, id: &RequestId, why: &str, reason: Reason) {
     let Errand { claim, held, scope, .. } = errand;
     let slot = Arc::clone(claim.slot());
     let others = slot.users().saturating_sub(1);
@@ -134,7 +163,7 @@ async fn restart(errand: Errand, id: &RequestId, why: &str) {
     };
     tracing::warn!(server, request = %id, why, others, "MCP server goes on with a cancelled call; it is restarted");
     held.add_to_label(&format!(" (the server {why} after the cancel and was restarted{cost})"));
-    slot.tell(Order::End(format!("it {why} after the cancel of a call of a stopped run").into()));
+    slot.tell(Order::End(format!("it {why} after the cancel of a call: {}", reason.words()).into()));
     drop(claim);
     let over = over_within(&slot, &scope).await;
     give_back(held, &over, over.how);

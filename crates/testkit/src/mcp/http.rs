@@ -18,6 +18,10 @@ use crate::leaks;
 use crate::model::wire_http::{Incoming, plain, read_request};
 
 const PATIENCE: Duration = Duration::from_secs(20);
+/// The head of an event stream.
+const STREAM: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n";
+/// More than 16 MiB.
+const HUGE: usize = 17_000_000;
 
 /// How one message is taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,6 +30,10 @@ pub enum Manner {
     Status(u16),
     /// With an event stream that ends without the answer.
     Cut,
+    /// With an event stream that could be taken up again, and ends without the answer.
+    Torn,
+    /// With a body that is longer than anybody takes.
+    Huge,
     /// Not at all, until the client leaves.
     Silent,
 }
@@ -246,10 +254,9 @@ async fn exchange(stream: &mut TcpStream, stage: &Stage) -> io::Result<()> {
         match manner {
             None => stream.write_all(&answer(stage, &incoming, &message)).await?,
             Some(Manner::Status(code)) => stream.write_all(&plain(code, &text(), "as the test wants")).await?,
-            Some(Manner::Cut) => {
-                let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n";
-                return stream.write_all(head.as_bytes()).await;
-            }
+            Some(Manner::Cut) => return stream.write_all(STREAM.as_bytes()).await,
+            Some(Manner::Torn) => return stream.write_all(format!("{STREAM}id: 1\ndata:\n\n").as_bytes()).await,
+            Some(Manner::Huge) => stream.write_all(&plain(200, &[], &"x".repeat(HUGE))).await?,
             Some(Manner::Silent) => {
                 stage.silences.send_modify(|count| *count += 1);
                 let left = client_leaves(stream, &mut buffer).await;

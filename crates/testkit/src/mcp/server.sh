@@ -7,7 +7,7 @@ ask() { say '{"jsonrpc":"2.0","id":"'"$1"'","method":"'"$2"'","params":'"$3"'}';
 tool() { printf '{"name":"%s","description":"Does %s.","inputSchema":{"type":"object","properties":{"text":{"type":"string"}}}}' "$1" "$1"; }
 tools() {
     list=
-    for name in echo env pid steps refuse wait decline finish deaf tick fork die flood junk grow beg shut nap dot.ted $grown; do
+    for name in echo env pid steps refuse wait decline finish deaf tick fork die flood junk grow beg shut nap slow dot.ted $grown; do
         list=$list,$(tool "$name")
     done
     printf '{"tools":[%s]}' "${list#,}"
@@ -36,6 +36,7 @@ call() {
     junk) say 'this is no JSON'; say '{"jsonrpc":"2.0"}'; text 4242 'for nobody'; text "$id" survived ;;
     grow) grown=grown; say '{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}'; text "$id" grown ;;
     beg) begging=$id; replies=; ask s sampling/createMessage '{"messages":[],"maxTokens":1}'; ask r roots/list '{}'; ask e elicitation/create '{"message":"hm","requestedSchema":{"type":"object","properties":{}}}' ;;
+    slow) for step in 1 2 3 4; do sleep 0.4; progress "$token" "$step"; done; text "$id" done ;;
     nap) progress "$token" 1; sleep 0.4; text "$id" rested ;;
     shut) exec 0<&-; text "$id" shut; linger ;;
     dot.ted) text "$id" dotted ;;

@@ -23,6 +23,7 @@ async fn open(server: &HttpServer) -> Scene {
 #[case::bad_gateway(Manner::Status(502), "HTTP 502")]
 #[case::too_many(Manner::Status(429), "HTTP 429")]
 #[case::cut(Manner::Cut, "it ended its answer too early")]
+#[case::huge(Manner::Huge, "exceeded the maximum size")]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failed_request_fails_its_call_and_the_next_one_connects_anew(#[case] manner: Manner, #[case] why: &str) {
     let server = HttpServer::start().await;
@@ -142,5 +143,24 @@ async fn a_closed_server_has_no_session_and_one_that_keeps_it_holds_up_nobody() 
     scene.house.engine.mcp().close_session(&key("s"));
     scene.servers(0).await;
     assert_eq!(server.got("DELETE"), 2);
+    scene.close().await;
+}
+
+#[rstest]
+#[case::silent(Manner::Silent)]
+#[case::torn(Manner::Torn)]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_is_never_answered_ends_after_its_time(#[case] manner: Manner) {
+    let server = HttpServer::start().await;
+    let scene = Scene::with(|config| {
+        *config = McpConfig { url: Some(server.url()), call_timeout_s: Some(1), ..McpConfig::default() };
+    })
+    .await;
+    server.next("tools/call", manner);
+    server.always("GET", Manner::Status(503));
+    let told = scene.answer("s", "echo").await;
+    assert!(told.contains("no answer and no progress for 1 s: the MCP server test was told to cancel it"), "{told}");
+    assert_eq!(server.got("notifications/cancelled"), 1);
+    assert_eq!(scene.answer("s", "echo").await, "hello");
     scene.close().await;
 }

@@ -2,6 +2,7 @@
 
 use quell_protocol::{ResourceKind, Verdict};
 use quell_testkit::Behaviour;
+use rstest::rstest;
 use serde_json::json;
 
 use super::{Scene, call_row};
@@ -71,5 +72,24 @@ async fn a_stop_ends_a_server_that_closed_its_input() {
     let view = scene.house.ended(&run).await;
     assert!(receipt(&view).leftovers.is_empty(), "{view:#?}");
     scene.mark.gone(PATIENCE).await;
+    scene.close().await;
+}
+
+#[rstest]
+#[case::silent("wait", "was told to cancel it")]
+#[case::deaf("deaf", "went on with it and was ended")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_takes_too_long_is_cancelled_and_is_an_error(#[case] tool: &str, #[case] what: &str) {
+    let scene = Scene::with(|server| (server.call_timeout_s, server.grace_ms) = (Some(1), Some(300))).await;
+    let told = scene.answer("s", tool).await;
+    assert!(told.contains(&format!("no answer and no progress for 1 s: the MCP server test {what}")), "{told}");
+    assert_eq!(scene.answer("s", "echo").await, "hello");
+    scene.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_reports_progress_may_take_long() {
+    let scene = Scene::with(|server| server.call_timeout_s = Some(1)).await;
+    assert_eq!(scene.answer("s", "slow").await, "done");
     scene.close().await;
 }
