@@ -8,6 +8,7 @@
 mod config;
 mod errand;
 mod keep;
+mod measure;
 mod names;
 mod probe;
 mod process;

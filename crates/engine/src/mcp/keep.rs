@@ -73,7 +73,10 @@ async fn live(house: &Arc<House>, slot: &Arc<Slot>, scope: &Scope) -> Over {
             let over = end(slot, far_end, patience).await;
             return match problem {
                 Some(problem) => failed(slot, &problem, over),
-                None => unneeded(over),
+                None => match slot.order() {
+                    Order::End(cause) => failed(slot, &cause, over),
+                    Order::Stay | Order::Close | Order::Kill => unneeded(over),
+                },
             };
         }
     };

@@ -18,6 +18,7 @@ use tokio::net::unix::pipe::{Receiver, Sender};
 
 use super::House;
 use super::config::Reach;
+use super::measure::Measured;
 use super::process::Process;
 use super::server::Server;
 use super::site::{HttpError, Site};
@@ -28,7 +29,7 @@ use crate::scope::Scope;
 
 /// A server that went away too early.
 pub(super) const UNREADY: &str = "it ended before it was ready";
-/// The longest message that is taken from a server; a longer one is dropped.
+/// The longest message that is taken from a server.
 pub(super) const MAX_MESSAGE: usize = 16 * 1024 * 1024;
 /// Tools that are taken from one server.
 const MAX_TOOLS: usize = 1000;
@@ -41,7 +42,7 @@ pub(super) enum FarEnd {
 
 /// How a server is spoken to.
 pub(super) enum Dial {
-    Pipes(Receiver, Sender),
+    Pipes(Measured<Receiver>, Sender),
     Url(Arc<str>, Site),
 }
 
@@ -49,7 +50,7 @@ pub(super) enum Dial {
 pub(super) type Dialogue = RunningService<RoleClient, Client>;
 
 /// What is needed to speak to a server. A process goes on from here until it is told.
-pub(super) fn open(house: &House, slot: &Slot, scope: &Scope) -> Result<(FarEnd, Dial), String> {
+pub(super) fn open(house: &House, slot: &Arc<Slot>, scope: &Scope) -> Result<(FarEnd, Dial), String> {
     match slot.server.config.reach() {
         Ok(Reach::Url(url)) => {
             let client = slot.server.client.clone().ok_or("it has no HTTP client")?;
@@ -58,7 +59,7 @@ pub(super) fn open(house: &House, slot: &Slot, scope: &Scope) -> Result<(FarEnd,
         }
         Ok(Reach::Command(command)) => {
             let (process, (stdout, stdin)) = Process::start(house, slot, scope, command)?;
-            Ok((FarEnd::Process(process), Dial::Pipes(stdout, stdin)))
+            Ok((FarEnd::Process(process), Dial::Pipes(Measured::new(stdout, slot), stdin)))
         }
         Err((_, problem)) => Err(problem),
     }

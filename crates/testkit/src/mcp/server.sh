@@ -2,12 +2,13 @@
 say() { printf '%s\n' "$1"; }
 answer() { say '{"jsonrpc":"2.0","id":'"$1"',"result":'"$2"'}'; }
 text() { answer "$1" '{"content":[{"type":"text","text":"'"$2"'"}]}'; }
+huge() { printf '{"jsonrpc":"2.0","id":%s,"result":{"text":"' "$1"; head -c 17000000 /dev/zero | tr '\0' x; say '"}}'; }
 progress() { say '{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":'"$1"',"progress":'"$2"',"total":3}}'; }
 ask() { say '{"jsonrpc":"2.0","id":"'"$1"'","method":"'"$2"'","params":'"$3"'}'; }
 tool() { printf '{"name":"%s","description":"Does %s.","inputSchema":{"type":"object","properties":{"text":{"type":"string"}}}}' "$1" "$1"; }
 tools() {
     list=
-    for name in echo env pid steps refuse wait decline finish deaf tick fork die flood junk grow beg shut nap slow dot.ted $grown; do
+    for name in echo env pid steps refuse wait decline finish deaf tick fork die flood junk grow beg shut nap slow huge dot.ted $grown; do
         list=$list,$(tool "$name")
     done
     printf '{"tools":[%s]}' "${list#,}"
@@ -37,6 +38,7 @@ call() {
     grow) grown=grown; say '{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}'; text "$id" grown ;;
     beg) begging=$id; replies=; ask s sampling/createMessage '{"messages":[],"maxTokens":1}'; ask r roots/list '{}'; ask e elicitation/create '{"message":"hm","requestedSchema":{"type":"object","properties":{}}}' ;;
     slow) for step in 1 2 3 4; do sleep 0.4; progress "$token" "$step"; done; text "$id" done ;;
+    huge) huge "$id" ;;
     nap) progress "$token" 1; sleep 0.4; text "$id" rested ;;
     shut) exec 0<&-; text "$id" shut; linger ;;
     dot.ted) text "$id" dotted ;;
@@ -50,7 +52,8 @@ while IFS= read -r line; do
     id=$(field id)
     case $line in
     *'"method":"initialize"'*)
-        [ -n "$MCP_MUTE" ] || answer "$id" '{"protocolVersion":"2025-06-18","capabilities":{"tools":{"listChanged":true}},"serverInfo":{"name":"test","version":"1"}}'
+        [ -z "$MCP_HUGE" ] || huge "$id"
+        [ -n "$MCP_MUTE$MCP_HUGE" ] || answer "$id" '{"protocolVersion":"2025-06-18","capabilities":{"tools":{"listChanged":true}},"serverInfo":{"name":"test","version":"1"}}'
         ;;
     *'"method":"ping"'*) answer "$id" '{}' ;;
     *'"method":"tools/list"'*) answer "$id" "$(tools)" ;;

@@ -93,3 +93,23 @@ async fn a_call_that_reports_progress_may_take_long() {
     assert_eq!(scene.answer("s", "slow").await, "done");
     scene.close().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_is_too_long_ends_its_call_and_its_server() {
+    let scene = Scene::open().await;
+    let told = scene.answer("s", "huge").await;
+    assert!(told.contains("was restarted because it sent a message of more than 16 MiB"), "{told}");
+    assert_eq!(scene.answer("s", "echo").await, "hello");
+    scene.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hello_that_is_too_long_is_a_start_that_failed() {
+    let scene = Scene::with(|server| {
+        server.env.insert("MCP_HUGE".to_owned(), "1".to_owned());
+    })
+    .await;
+    let told = scene.answer("s", "echo").await;
+    assert!(told.contains("is not available: it sent a message of more than 16 MiB"), "{told}");
+    scene.close().await;
+}
