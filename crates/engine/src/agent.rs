@@ -3,6 +3,7 @@
 //! It knows its scope, its pen and its reins, and nothing of registries, databases or doors. Every wait is raced, and between
 //! waits it checks, so a stop never has to reach a particular place first.
 
+mod answer;
 mod approve;
 mod compact;
 mod config;
@@ -17,7 +18,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use quell_kernel::registry::Phase;
 use quell_kernel::run::Outcome;
-use quell_kernel::turn::{AssistantMessage, CallResult, ToolCall, Turn};
+use quell_kernel::turn::{CallResult, ToolCall, Turn};
 use quell_kernel::view::Prompt;
 use quell_protocol::{AgentId, CallEnd, CallId, RunId, SessionKey, StopReason, ToolOutputStream, Usage};
 use tokio::time::Instant;
@@ -25,12 +26,13 @@ use tokio::time::Instant;
 use crate::approvals::Approvals;
 use crate::cell::Pen;
 use crate::journal::Unwritten;
-use crate::llm::{Finish, Model, ModelAnswer, ModelError, ModelRequest, ModelSink, RawCall, ToolSpec};
+use crate::llm::{Model, ModelAnswer, ModelError, ModelRequest, ModelSink, ToolSpec};
 use crate::mcp::{CallSpot, Mcp, Visit, Visitor, server_of};
 use crate::proc::{OutputSink, Wardens};
 use crate::scope::{Cancelled, Point, Scope};
 use crate::tools::background::{Background, Owner};
 use crate::tools::{Toolbox, UnknownTool, Workbench};
+use answer::{Answered, failed, invalid_arguments};
 use compact::{Room, Wanted};
 pub use config::{AgentConfig, Limits};
 pub use delegate::{Child, ChildOrder, ChildPlace, delegation_specs, report_of};
@@ -231,28 +233,6 @@ impl Job<'_> {
         }
     }
 
-    fn take_answer(&self, answer: ModelAnswer) -> Result<Answered, Cancelled> {
-        if answer.text.is_empty() && answer.calls.is_empty() {
-            let how = match answer.finish {
-                Finish::ContentFilter => "refused to answer",
-                Finish::Length => "ran into max_tokens before it said anything",
-                _ => "ended its answer without text and without tool calls",
-            };
-            let name = self.agent.model.name();
-            let message = format!("the model {name} {how}; send the message again, or try another model");
-            return Ok(Answered::Failed { code: "empty_answer".to_owned(), message });
-        }
-        let paused = answer.finish == Finish::Paused;
-        let message = AssistantMessage {
-            text: answer.text,
-            thinking: answer.thinking,
-            calls: answer.calls.into_iter().map(tool_call).collect(),
-        };
-        let calls = self.pen.finish_message(message)?;
-        // A model that paused is asked to go on, with no call in between.
-        Ok(if calls.is_empty() && !paused { Answered::Done } else { Answered::Calls(calls) })
-    }
-
     /// One call, with its result in the draft. Answers the run's outcome when it cannot go on.
     async fn carry_out(&self, call: &ToolCall) -> Result<Option<Outcome>, Cancelled> {
         self.scope.check(Point::BeforeTool)?;
@@ -319,16 +299,6 @@ impl Job<'_> {
     }
 }
 
-enum Answered {
-    Calls(Vec<ToolCall>),
-    Done,
-    Failed { code: String, message: String },
-}
-
-fn failed(error: &ModelError) -> Answered {
-    Answered::Failed { code: error.code().to_owned(), message: error.to_string() }
-}
-
 fn too_long(problem: &str) -> Answered {
     let message = format!(
         "the conversation is too long for the model, and summarising it failed: {problem}; send the message again, or reset the session"
@@ -340,24 +310,6 @@ fn not_written(tool: &str, why: &Unwritten) -> String {
     format!(
         "{tool} was not started, because what a run does is written down first, and {why}; mend that and send the message again"
     )
-}
-
-/// The key under which arguments that are no JSON object stand in a call, so that the history stays valid.
-const INVALID: &str = "invalid_json";
-
-fn tool_call(raw: RawCall) -> ToolCall {
-    let text = if raw.arguments.trim().is_empty() { "{}" } else { raw.arguments.as_str() };
-    let arguments = match serde_json::from_str(text) {
-        Ok(value @ serde_json::Value::Object(_)) => value,
-        Ok(_) | Err(_) => serde_json::json!({ INVALID: raw.arguments }),
-    };
-    ToolCall::from_wire(raw.id.as_deref().unwrap_or_default(), raw.name, arguments)
-}
-
-fn invalid_arguments(call: &ToolCall) -> Option<CallResult> {
-    let raw = call.arguments.get(INVALID)?;
-    let output = format!("the arguments are not a JSON object: {raw}; call {} again with valid JSON", call.tool);
-    Some(CallResult { end: CallEnd::Error, output })
 }
 
 struct StepSink<'a> {

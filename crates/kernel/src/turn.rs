@@ -28,6 +28,10 @@ pub(crate) use output::Clipped;
 pub(crate) use seal::INTERRUPTED_MARK;
 pub use stored::{InvalidTurn, TURN_VERSION};
 
+/// The code of a run that failed because the model refused the request. A model refuses whatever follows a request that it
+/// refused, so that turn leaves what models see; people still see it.
+pub const REFUSED: &str = "refused";
+
 /// A piece of reasoning as the provider gave it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
@@ -240,7 +244,13 @@ impl Turn {
     /// About how many bytes a model reads of it.
     #[must_use]
     pub fn size(&self) -> usize {
-        items_size(&self.items)
+        if self.is_refused() { 0 } else { items_size(&self.items) }
+    }
+
+    /// True when models see nothing of it but its note.
+    #[must_use]
+    pub(crate) fn is_refused(&self) -> bool {
+        seal::is_refusal(&self.verdict)
     }
 
     /// Everything complete, in order.
@@ -337,6 +347,7 @@ fn items_size(items: &[Item]) -> usize {
 const AROUND: usize = 40;
 
 /// True for text that no provider takes as content.
-pub(crate) fn blank(text: &str) -> bool {
+#[must_use]
+pub fn blank(text: &str) -> bool {
     text.trim().is_empty()
 }

@@ -85,11 +85,8 @@ fn lines(prompt: &Prompt<'_>, legal_id: fn(&str) -> bool) -> Vec<Line> {
         script.hear(&format!("{SUMMARY}\n\n{summary}"));
     }
     for turn in turns {
-        script.add_items(turn.run_id(), turn.items());
-        if let Some(partial) = turn.partial().filter(|partial| partial.policy == PartialPolicy::Keep)
-            && !blank(&partial.text)
-        {
-            script.say(format!("{}\n\n{INTERRUPTED_MARK}", partial.text), Vec::new(), Vec::new());
+        if !turn.is_refused() {
+            script.add_turn(turn);
         }
         if let Some(note) = turn.note() {
             script.hear(note);
@@ -133,6 +130,15 @@ struct Script {
 }
 
 impl Script {
+    fn add_turn(&mut self, turn: &Turn) {
+        self.add_items(turn.run_id(), turn.items());
+        if let Some(partial) = turn.partial().filter(|partial| partial.policy == PartialPolicy::Keep)
+            && !blank(&partial.text)
+        {
+            self.say(format!("{}\n\n{INTERRUPTED_MARK}", partial.text), Vec::new(), Vec::new());
+        }
+    }
+
     fn add_items(&mut self, run: &RunId, items: &[Item]) {
         let mut ordinal = 0;
         for item in items {

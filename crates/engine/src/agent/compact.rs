@@ -5,11 +5,12 @@ use std::ops::Range;
 use std::time::Duration;
 
 use quell_kernel::registry::Phase;
-use quell_kernel::turn::{Compaction, Turn, TurnDraft, turns_to_summarise};
+use quell_kernel::turn::{Compaction, Turn, TurnDraft, blank, turns_to_summarise};
 use quell_kernel::view::{self, Prompt};
 use quell_protocol::Usage;
 
 use super::Job;
+use super::answer::unusable;
 use crate::cell::Pen;
 use crate::llm::{ModelError, ModelRequest, ModelSink};
 use crate::scope::{Cancelled, Point};
@@ -96,8 +97,11 @@ impl Job<'_> {
         self.reins.phase(Phase::Processing);
         self.scope.check(Point::Compaction)?;
         match answer {
-            Ok(answer) if answer.text.trim().is_empty() => Ok(Err("the model gave no summary".to_owned())),
-            Ok(answer) => Ok(Ok(answer.text)),
+            Ok(answer) => Ok(match unusable(&answer) {
+                Some(unusable) => Err(format!("the model {}", unusable.problem)),
+                None if blank(&answer.text) => Err("the model gave no summary".to_owned()),
+                None => Ok(answer.text),
+            }),
             Err(ModelError::Cancelled) => Err(Cancelled),
             Err(error) => Ok(Err(error.to_string())),
         }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::journal::Line;
 
-use super::{AssistantMessage, CallResult, PartialPolicy, Sealing, Thinking, ToolCall, Turn, TurnDraft};
+use super::{AssistantMessage, CallResult, PartialPolicy, REFUSED, Sealing, Thinking, ToolCall, Turn, TurnDraft};
 
 /// Stands in every piece that streams and nowhere else, so that a leak of cut text is seen.
 pub(crate) const STREAMED: char = '§';
@@ -240,8 +240,8 @@ pub(crate) fn abort() -> impl Strategy<Value = Verdict> {
 }
 
 pub(crate) fn verdict() -> impl Strategy<Value = Verdict> {
-    let failed = Verdict::Failed { code: "model_error".into(), message: "it broke".into() };
-    prop_oneof![1 => Just(Verdict::Completed), 1 => Just(failed), 3 => abort()]
+    let failed = |code: &str| Verdict::Failed { code: code.into(), message: "it broke".into() };
+    prop_oneof![6 => Just(Verdict::Completed), 6 => Just(failed("model_error")), 1 => Just(failed(REFUSED)), 18 => abort()]
 }
 
 pub(crate) fn policy() -> impl Strategy<Value = PartialPolicy> {

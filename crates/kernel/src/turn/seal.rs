@@ -6,7 +6,7 @@
 use quell_protocol::{RunId, StopReason, Verdict};
 
 use super::draft::{AnsweredAs, OpenCall};
-use super::{CallResult, Partial, Sealing, TURN_VERSION, Turn, TurnDraft, ids};
+use super::{CallResult, Partial, REFUSED, Sealing, TURN_VERSION, Turn, TurnDraft, ids};
 
 /// Follows the text of a cut message where a model gets to see it.
 pub(crate) const INTERRUPTED_MARK: &str = "[Interrupted: this message was cut off here and is not a finished answer.]";
@@ -20,6 +20,9 @@ pub(super) const STOPPED: &str = "[Stopped while it ran. Side effects are possib
 
 const FAILED: &str = "[The request above failed before it was finished. Do not resume it and do not repeat its actions \
                       unless the user asks for that.]";
+
+const REFUSED_NOTE: &str = "[A request of the user stood here. The model refused it, so it is not shown any more. What was done \
+                            for it stands.]";
 
 macro_rules! aborted_note {
     ($how:literal) => {
@@ -62,10 +65,15 @@ fn unanswered(run: &RunId, open: &OpenCall<'_>) -> AnsweredAs {
     AnsweredAs { result, synthetic: Some(ids::synthetic_id(run, open.ordinal, open.id)) }
 }
 
+pub(super) fn is_refusal(verdict: &Verdict) -> bool {
+    matches!(verdict, Verdict::Failed { code, .. } if code == REFUSED)
+}
+
 /// What the model is told about the end of the request, by class of reason.
 fn note(verdict: &Verdict, has_output: bool) -> Option<&'static str> {
     let reason = match verdict {
         Verdict::Completed => return None,
+        Verdict::Failed { .. } if is_refusal(verdict) => return Some(REFUSED_NOTE),
         Verdict::Failed { .. } => return Some(FAILED),
         Verdict::Aborted { reason, .. } => reason,
     };

@@ -6,6 +6,7 @@
     reason = "tests stand outside of every scope, and a test that cannot go on panics"
 )]
 
+mod answers;
 mod anthropic;
 mod approvals;
 mod background;

@@ -157,13 +157,25 @@ proptest! {
         let turns = turns(&conversation);
         for heard in [heard(&openai(&turns, Some(&next()))), heard(&anthropic(&turns, Some(&next())))] {
             let mut rest = heard.as_str();
-            let said = conversation.iter().flat_map(|end| end.story.said()).filter(|text| !blank(text));
+            let shown = conversation.iter().zip(&turns).filter(|(_, turn)| !turn.is_refused());
+            let said = shown.flat_map(|(end, _)| end.story.said()).filter(|text| !blank(text));
             for text in said.chain(["what now?"]) {
                 let at = rest.find(text);
                 prop_assert!(at.is_some(), "{text:?} is missing in {heard:?}");
                 rest = &rest[at.unwrap_or(0) + text.len()..];
             }
         }
+    }
+
+    #[test]
+    fn nothing_of_a_refused_turn_but_its_note_is_in_any_view(end in ended()) {
+        let verdict = quell_protocol::Verdict::Failed { code: crate::turn::REFUSED.into(), message: "no".into() };
+        let turn = Arc::new(seal(end.story.draft("run-0"), &verdict, end.policy));
+        let note = turn.note().unwrap().to_owned();
+        let turns = [turn];
+        prop_assert_eq!(openai(&turns, Some(&next()))[1..].to_vec(), [serde_json::json!({"role": "user", "content": format!("{note}\n\nwhat now?")})]);
+        prop_assert_eq!(heard(&anthropic(&turns, Some(&next()))), format!("{note}\n\nwhat now?"));
+        valid(&turns, Some(&next()))?;
     }
 
     #[test]
