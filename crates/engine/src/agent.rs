@@ -210,8 +210,8 @@ impl Job<'_> {
             self.agent.model.conversation(&prompt)
         };
         let conversation = self.pen.draft(prompt)?;
-        let mut tools = self.agent.tools.clone();
-        tools.extend(self.visit.offered(self.scope).await?);
+        // waits: the scope goes with it, in `offered_tools`.
+        let tools = self.offered_tools().await?;
         self.scope.check(Point::ContextBuilt)?;
         let request = ModelRequest {
             run: self.run,
@@ -231,6 +231,14 @@ impl Job<'_> {
             Err(ModelError::Cancelled) => Err(Cancelled),
             other => Ok(other),
         }
+    }
+
+    /// Everything that the model may call: what the agent has of its own, and what its servers have.
+    async fn offered_tools(&self) -> Result<Vec<ToolSpec>, Cancelled> {
+        let mut tools = self.agent.tools.clone();
+        // waits: for servers that start, raced in `offered`.
+        tools.extend(self.visit.offered(self.scope).await?);
+        Ok(tools)
     }
 
     /// One call, with its result in the draft. Answers the run's outcome when it cannot go on.

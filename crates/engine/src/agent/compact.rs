@@ -82,12 +82,14 @@ impl Job<'_> {
         let request = TurnDraft::new(self.run.clone(), instruction);
         let prompt = Prompt { system: SYSTEM, turns: old, draft: Some(&request) };
         let conversation = self.agent.model.conversation(&prompt);
+        // waits: for servers that start, with the scope.
+        let tools = self.offered_tools().await?;
         let request = ModelRequest {
             run: self.run,
             agent: &self.agent.id,
             conversation: &conversation,
             // Providers refuse calls in a history without the tools that they name.
-            tools: &self.agent.tools,
+            tools: &tools,
             temperature: self.agent.config.temperature,
             max_tokens: self.agent.config.max_tokens,
             thinking_tokens: None,

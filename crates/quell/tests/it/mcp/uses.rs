@@ -101,6 +101,22 @@ async fn a_changed_list_of_tools_is_read_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_summary_of_calls_to_a_server_is_asked_for_with_its_tools() {
+    let scene = Scene::open().await;
+    assert_eq!(scene.answer("s", "echo").await, "hello");
+    let overflow = json!({"error": {"message": "too many tokens", "code": "context_length_exceeded"}}).to_string();
+    scene.house.model.script(Behaviour::Status { code: 400, headers: Vec::new(), body: overflow });
+    scene.house.model.script(Behaviour::text("It said hello.")).script(Behaviour::text("fine"));
+    scene.house.ask("s", "go on").await;
+    let seen = scene.house.model.seen();
+    let summary = &seen[seen.len() - 2].body;
+    assert!(summary["messages"].to_string().contains("Summarise the whole conversation"), "{summary:#}");
+    assert_eq!(summary["tools"], seen[seen.len() - 1].body["tools"]);
+    assert!(summary["tools"].to_string().contains("test__echo"), "{summary:#}");
+    scene.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_flood_and_junk_do_no_harm() {
     let scene = Scene::open().await;
     assert_eq!(scene.answer("s", "flood").await, "drained");

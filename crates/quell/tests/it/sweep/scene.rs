@@ -67,7 +67,7 @@ impl Site {
                 starting.mcp = Some(vec![server.to_owned()]);
                 config.agents.insert(agent(name), starting);
             }
-            for main in ["main", "hole", "asking"] {
+            for main in ["main", "hole", "asking", "small"] {
                 config.agents.get_mut(&agent(main)).unwrap().mcp = Some(vec!["test".to_owned()]);
             }
             config.providers.insert("hole".to_owned(), provider(&hole.base_url()));
