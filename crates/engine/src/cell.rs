@@ -341,7 +341,7 @@ impl Cell {
         let receipt = self.make_receipt(&facts, &verdict, debts);
         facts.receipt = Some(receipt.clone());
         let text = match verdict {
-            Verdict::Completed => facts.sealed.as_ref().and_then(|turn| turn.final_text().map(str::to_owned)),
+            Verdict::Completed => facts.sealed.as_ref().and_then(|turn| turn.final_text()),
             Verdict::Failed { .. } | Verdict::Aborted { .. } => None,
         };
         let steps = facts.steps;

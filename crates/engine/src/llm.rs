@@ -26,7 +26,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quell_kernel::turn::Thinking;
+use quell_kernel::turn::Message;
 use quell_kernel::view::Prompt;
 use quell_protocol::{AgentId, RunId, Usage};
 
@@ -106,12 +106,8 @@ pub trait ModelSink: Send {
 /// A complete answer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelAnswer {
-    /// Its text, the sum of all pieces.
-    pub text: String,
-    /// The model's reasoning in order, with its signatures where the provider signs it.
-    pub thinking: Vec<Thinking>,
-    /// The calls it asks for, in its order.
-    pub calls: Vec<RawCall>,
+    /// What it says, thinks and asks for, in the model's order, with its signatures where the provider signs reasoning.
+    pub message: Message<RawCall>,
     /// What the provider counted, if it did. The sink has been told already.
     pub usage: Option<Usage>,
     /// Why the model stopped.

@@ -9,6 +9,7 @@ mod compaction;
 mod draft;
 mod history;
 mod ids;
+mod message;
 mod output;
 #[cfg(test)]
 pub(crate) mod sample;
@@ -24,6 +25,7 @@ use serde_json::Value;
 pub use compaction::{Compaction, turns_to_summarise};
 pub use draft::TurnDraft;
 pub(crate) use ids::derived_call_id;
+pub use message::{Block, Message};
 pub(crate) use output::Clipped;
 pub(crate) use seal::INTERRUPTED_MARK;
 pub use stored::{InvalidTurn, TURN_VERSION};
@@ -91,18 +93,7 @@ impl ToolCall {
 }
 
 /// A complete message of the model.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-pub struct AssistantMessage {
-    /// Visible text.
-    #[serde(default)]
-    pub text: String,
-    /// Reasoning, in order.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub thinking: Vec<Thinking>,
-    /// Calls, in order.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub calls: Vec<ToolCall>,
-}
+pub type AssistantMessage = Message<ToolCall>;
 
 /// What came of a call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -191,17 +182,9 @@ pub enum Item {
         /// The text.
         text: String,
     },
-    /// A complete message of the model, with the results of its calls.
-    Assistant {
-        /// Visible text; may be empty only where there are calls.
-        text: String,
-        /// Signed reasoning.
-        #[serde(default, skip_serializing_if = "Vec::is_empty")]
-        thinking: Vec<Thinking>,
-        /// Its calls, each with its one result.
-        #[serde(default, skip_serializing_if = "Vec::is_empty")]
-        calls: Vec<AnsweredCall>,
-    },
+    /// A complete message of the model, with the results of its calls. It holds visible text or a call, and of its reasoning
+    /// what is signed.
+    Assistant(Message<AnsweredCall>),
 }
 
 /// A call with its result.
@@ -291,21 +274,18 @@ impl Turn {
 
     /// The answer of a completed run: the text of its last message, when that asked for no call. A cut message is never one.
     #[must_use]
-    pub fn final_text(&self) -> Option<&str> {
+    pub fn final_text(&self) -> Option<String> {
         if self.verdict != Verdict::Completed {
             return None;
         }
-        let last = self.items.iter().rev().find_map(|item| match item {
-            Item::Assistant { text, calls, .. } => Some((text, calls)),
-            Item::User { .. } => None,
-        });
-        last.filter(|(_, calls)| calls.is_empty()).map(|(text, _)| text.as_str())
+        let last = self.messages().next_back();
+        last.filter(|message| message.calls().next().is_none()).map(Message::text)
     }
 
     /// What people are shown for the run as a whole: its answer, else what had streamed of a message that was cut.
     #[must_use]
-    pub fn shown_text(&self) -> Option<&str> {
-        let partial = || self.partial.as_ref().map(|partial| partial.text.as_str());
+    pub fn shown_text(&self) -> Option<String> {
+        let partial = || self.partial.as_ref().map(|partial| partial.text.clone());
         self.final_text().or_else(partial).filter(|text| !text.is_empty())
     }
 
@@ -321,24 +301,24 @@ impl Turn {
     }
 
     fn answered(&self) -> impl Iterator<Item = &AnsweredCall> {
-        self.items.iter().flat_map(|item| match item {
-            Item::Assistant { calls, .. } => calls.as_slice(),
-            Item::User { .. } => &[],
+        self.messages().flat_map(Message::calls)
+    }
+
+    fn messages(&self) -> impl DoubleEndedIterator<Item = &Message<AnsweredCall>> {
+        self.items.iter().filter_map(|item| match item {
+            Item::Assistant(message) => Some(message),
+            Item::User { .. } => None,
         })
     }
 }
 
 /// About how many bytes a model reads of these items; the dialects add a little around each.
 fn items_size(items: &[Item]) -> usize {
-    let call = |call: &AnsweredCall| {
-        call.call.tool.len() + call.call.arguments.to_string().len() + call.result.output.len() + AROUND
-    };
+    let call =
+        |call: &AnsweredCall| call.call.tool.len() + call.call.arguments.to_string().len() + call.result.output.len();
     let item = |item: &Item| match item {
         Item::User { text } => text.len() + AROUND,
-        Item::Assistant { text, thinking, calls } => {
-            let thoughts: usize = thinking.iter().map(Thinking::size).sum();
-            text.len() + thoughts + calls.iter().map(call).sum::<usize>() + AROUND
-        }
+        Item::Assistant(message) => message.size(call),
     };
     items.iter().map(item).sum()
 }

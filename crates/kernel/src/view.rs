@@ -20,7 +20,7 @@ use std::sync::Arc;
 use quell_protocol::{CallEnd, RunId};
 use serde_json::{Map, Value};
 
-use crate::turn::{AnsweredCall, INTERRUPTED_MARK, Item, PartialPolicy, Thinking, Turn, TurnDraft, blank};
+use crate::turn::{AnsweredCall, Block, INTERRUPTED_MARK, Item, Message, PartialPolicy, Turn, TurnDraft, blank};
 use ids::CallNames;
 
 /// Stands where a provider demands text and there is none.
@@ -54,18 +54,7 @@ pub struct Violation {
 /// One side's words. Sides alternate, except that results stand between two assistant lines.
 enum Line {
     User(String),
-    Assistant(Spoken),
-}
-
-/// What the model said at one go.
-struct Spoken {
-    parts: Vec<Part>,
-    calls: Vec<Called>,
-}
-
-struct Part {
-    thinking: Vec<Thinking>,
-    text: String,
+    Assistant(Message<Called>),
 }
 
 /// A call with its result, in words that every provider takes.
@@ -135,7 +124,7 @@ impl Script {
         if let Some(partial) = turn.partial().filter(|partial| partial.policy == PartialPolicy::Keep)
             && !blank(&partial.text)
         {
-            self.say(format!("{}\n\n{INTERRUPTED_MARK}", partial.text), Vec::new(), Vec::new());
+            self.say(Message::new(Vec::new(), format!("{}\n\n{INTERRUPTED_MARK}", partial.text), Vec::new()));
         }
     }
 
@@ -144,15 +133,13 @@ impl Script {
         for item in items {
             match item {
                 Item::User { text } => self.hear(text),
-                Item::Assistant { text, thinking, calls } => {
-                    let first = ordinal;
-                    ordinal += calls.len();
-                    let named = calls.iter().zip(first..).map(|(call, nth)| {
-                        let id = self.names.name(run, nth, call.call.id.as_str());
-                        called(id, call)
+                Item::Assistant(message) => {
+                    let said = message.clone().map_calls(|call| {
+                        let id = self.names.name(run, ordinal, call.call.id.as_str());
+                        ordinal += 1;
+                        called(id, &call)
                     });
-                    let named = named.collect();
-                    self.say(text.clone(), thinking.clone(), named);
+                    self.say(said);
                 }
             }
         }
@@ -166,20 +153,39 @@ impl Script {
         }
     }
 
-    fn say(&mut self, text: String, thinking: Vec<Thinking>, calls: Vec<Called>) {
-        let open = match self.lines.last_mut() {
-            Some(Line::Assistant(before)) if before.calls.is_empty() => before,
+    fn say(&mut self, message: Message<Called>) {
+        let mut said = spoken(message.blocks);
+        let before = match self.lines.last_mut() {
+            Some(Line::Assistant(before)) if before.calls().next().is_none() => before,
             Some(Line::Assistant(_) | Line::User(_)) | None => {
-                self.lines.push(Line::Assistant(Spoken { parts: vec![Part { thinking, text }], calls }));
+                self.lines.push(Line::Assistant(Message { blocks: said }));
                 return;
             }
         };
-        open.calls = calls;
-        match open.parts.last_mut() {
-            Some(part) if thinking.is_empty() => append(&mut part.text, &text),
-            Some(_) | None => open.parts.push(Part { thinking, text }),
+        if let (Some(Block::Text { text: last }), Some(Block::Text { text: next })) =
+            (before.blocks.last_mut(), said.first())
+        {
+            append(last, next);
+            said.remove(0);
+        }
+        before.blocks.append(&mut said);
+    }
+}
+
+/// The blocks as every provider takes them: what was said in one piece is one, no text is blank, and reasoning leads to
+/// something.
+fn spoken(blocks: Vec<Block<Called>>) -> Vec<Block<Called>> {
+    let mut said: Vec<Block<Called>> = Vec::with_capacity(blocks.len());
+    for block in blocks {
+        match (said.last_mut(), block) {
+            (Some(Block::Text { text: before }), Block::Text { text }) => before.push_str(&text),
+            (_, block) => said.push(block),
         }
     }
+    said.retain(|block| !matches!(block, Block::Text { text } if blank(text)));
+    let end = said.iter().rposition(|block| !matches!(block, Block::Thinking(_))).map_or(0, |last| last + 1);
+    said.truncate(end);
+    said
 }
 
 fn append(before: &mut String, text: &str) {

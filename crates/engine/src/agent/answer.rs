@@ -1,7 +1,7 @@
 //! What a model's answer means for its run: calls to carry out, the end, or a failure. An answer that was cut or refused is
 //! none: its text stays what it is, cut text, and none of its calls enters the draft.
 
-use quell_kernel::turn::{AssistantMessage, CallResult, REFUSED, ToolCall, blank};
+use quell_kernel::turn::{CallResult, REFUSED, ToolCall};
 use quell_protocol::CallEnd;
 
 use super::Job;
@@ -22,12 +22,7 @@ impl Job<'_> {
             return Ok(Answered::Failed { code: unusable.code.to_owned(), message });
         }
         let paused = answer.finish == Finish::Paused;
-        let message = AssistantMessage {
-            text: answer.text,
-            thinking: answer.thinking,
-            calls: answer.calls.into_iter().map(tool_call).collect(),
-        };
-        let calls = self.pen.finish_message(message)?;
+        let calls = self.pen.finish_message(answer.message.map_calls(tool_call))?;
         // A model that paused is asked to go on, with no call in between.
         Ok(if calls.is_empty() && !paused { Answered::Done } else { Answered::Calls(calls) })
     }
@@ -48,14 +43,10 @@ pub(super) fn unusable(answer: &ModelAnswer) -> Option<Unusable> {
             "did not finish its answer, because it ran into its bound of length; raise max_tokens of the agent, or ask for less",
         ),
         Finish::ContentFilter => (REFUSED, "refused to answer; say it in another way, or try another model"),
-        Finish::Stop | Finish::ToolCalls | Finish::Paused | Finish::Other(_)
-            if blank(&answer.text) && answer.calls.is_empty() =>
-        {
-            (
-                "empty_answer",
-                "ended its answer without text and without tool calls; send the message again, or try another model",
-            )
-        }
+        Finish::Stop | Finish::ToolCalls | Finish::Paused | Finish::Other(_) if !answer.message.says_something() => (
+            "empty_answer",
+            "ended its answer without text and without tool calls; send the message again, or try another model",
+        ),
         Finish::Stop | Finish::ToolCalls | Finish::Paused | Finish::Other(_) => return None,
     };
     Some(Unusable { code, problem })

@@ -99,10 +99,10 @@ impl Job<'_> {
         self.reins.phase(Phase::Processing);
         self.scope.check(Point::Compaction)?;
         match answer {
-            Ok(answer) => Ok(match unusable(&answer) {
-                Some(unusable) => Err(format!("the model {}", unusable.problem)),
-                None if blank(&answer.text) => Err("the model gave no summary".to_owned()),
-                None => Ok(answer.text),
+            Ok(answer) => Ok(match (unusable(&answer), answer.message.text()) {
+                (Some(unusable), _) => Err(format!("the model {}", unusable.problem)),
+                (None, summary) if blank(&summary) => Err("the model gave no summary".to_owned()),
+                (None, summary) => Ok(summary),
             }),
             Err(ModelError::Cancelled) => Err(Cancelled),
             Err(error) => Ok(Err(error.to_string())),

@@ -48,9 +48,12 @@ impl Facts {
     pub(super) fn output(&self) -> Option<String> {
         let text = match (&self.sealed, &self.draft) {
             (Some(turn), _) => turn.shown_text(),
-            (None, Some(draft)) => Some(draft.partial_text()).filter(|text| !text.is_empty()).or(draft.last_text()),
+            (None, Some(draft)) => {
+                let partial = Some(draft.partial_text()).filter(|text| !text.is_empty());
+                partial.map(str::to_owned).or_else(|| draft.last_text())
+            }
             (None, None) => None,
         };
-        text.filter(|text| !text.is_empty()).map(str::to_owned)
+        text.filter(|text| !text.is_empty())
     }
 }

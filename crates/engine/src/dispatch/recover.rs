@@ -90,7 +90,7 @@ fn close(view: &mut RunView, turn: &Turn, times: Times, recorded: bool) {
     view.processes = 0;
     view.ended_at = Some(at.clone());
     view.usage = turn.usage();
-    view.output = turn.shown_text().map(str::to_owned);
+    view.output = turn.shown_text();
     view.verdict = Some(verdict.clone());
     view.result = Some(RunResult::of(&verdict, view.steps));
     view.receipt = Some(Receipt {

@@ -1,6 +1,6 @@
 //! An answer while it comes in: the sum of what arrived, told to the sink piece by piece. The same for every dialect.
 
-use quell_kernel::turn::Thinking;
+use quell_kernel::turn::{Block, Message, Thinking};
 use quell_protocol::Usage;
 
 use super::calls::{Calls, Fragment};
@@ -32,8 +32,8 @@ pub(super) enum Taken {
 /// What has come so far.
 #[derive(Debug, Default)]
 pub(super) struct Partial {
-    text: String,
-    thinking: Vec<Thinking>,
+    /// In the order in which they began; the calls themselves are in `calls`, in the same order.
+    blocks: Vec<Block<()>>,
     calls: Calls,
     bytes: usize,
     /// What the provider counted so far; marked as estimated while it has not counted the output to its end.
@@ -48,7 +48,10 @@ impl Partial {
     pub(super) fn text(&mut self, delta: &str, sink: &mut dyn ModelSink) -> Result<(), Bad> {
         if !delta.is_empty() {
             self.grow(delta.len())?;
-            self.text.push_str(delta);
+            match self.blocks.last_mut() {
+                Some(Block::Text { text }) => text.push_str(delta),
+                _ => self.blocks.push(Block::Text { text: delta.to_owned() }),
+            }
             sink.text(delta);
         }
         Ok(())
@@ -57,11 +60,9 @@ impl Partial {
     pub(super) fn thinking(&mut self, delta: &str, sink: &mut dyn ModelSink) -> Result<(), Bad> {
         if !delta.is_empty() {
             self.grow(delta.len())?;
-            match self.thinking.last_mut() {
-                Some(Thinking::Shown { text, signature: None }) => text.push_str(delta),
-                Some(Thinking::Shown { .. } | Thinking::Redacted { .. }) | None => {
-                    self.thinking.push(Thinking::Shown { text: delta.to_owned(), signature: None });
-                }
+            match self.blocks.last_mut() {
+                Some(Block::Thinking(Thinking::Shown { text, signature: None })) => text.push_str(delta),
+                _ => self.think(Thinking::Shown { text: delta.to_owned(), signature: None }),
             }
             sink.thinking(delta);
         }
@@ -70,13 +71,13 @@ impl Partial {
 
     /// Reasoning begins that is signed by itself.
     pub(super) fn begin_thinking(&mut self) {
-        self.thinking.push(Thinking::Shown { text: String::new(), signature: None });
+        self.think(Thinking::Shown { text: String::new(), signature: None });
     }
 
     /// The signature of the reasoning that came last, or a part of it.
     pub(super) fn sign(&mut self, part: &str) -> Result<(), Bad> {
         if !part.is_empty()
-            && let Some(Thinking::Shown { signature, .. }) = self.thinking.last_mut()
+            && let Some(Block::Thinking(Thinking::Shown { signature, .. })) = self.blocks.last_mut()
         {
             signature.get_or_insert_default().push_str(part);
             self.grow(part.len())?;
@@ -87,33 +88,45 @@ impl Partial {
     /// Reasoning that only its provider can read.
     pub(super) fn redacted(&mut self, data: String) -> Result<(), Bad> {
         self.grow(data.len())?;
-        self.thinking.push(Thinking::Redacted { data });
+        self.think(Thinking::Redacted { data });
         Ok(())
     }
 
     /// A piece of a call; `place` is its place among the pieces that came together.
     pub(super) fn call(&mut self, place: usize, fragment: Fragment) -> Result<(), Bad> {
         self.grow(fragment.size())?;
-        self.calls.add(place, fragment);
+        if self.calls.add(place, fragment) {
+            self.blocks.push(Block::Call(()));
+        }
         Ok(())
     }
 
     /// The tokens of the answer so far, where the provider does not count them.
     pub(super) fn estimate(&self) -> u64 {
-        let thinking = self.thinking.iter().map(|piece| match piece {
-            Thinking::Shown { text, .. } => estimate(text),
-            Thinking::Redacted { data } => estimate(data),
-        });
-        estimate(&self.text) + thinking.sum::<u64>() + self.calls.chars().div_ceil(CHARS_PER_TOKEN)
+        let of_block = |block: &Block<()>| match block {
+            Block::Thinking(Thinking::Shown { text, .. }) | Block::Text { text } => estimate(text),
+            Block::Thinking(Thinking::Redacted { data }) => estimate(data),
+            Block::Call(()) => 0,
+        };
+        self.blocks.iter().map(of_block).sum::<u64>() + self.calls.chars().div_ceil(CHARS_PER_TOKEN)
     }
 
     pub(super) fn complete(self) -> ModelAnswer {
-        let calls = self.calls.finish();
-        let finish = self.finish.unwrap_or(if calls.is_empty() { Finish::Stop } else { Finish::ToolCalls });
-        let empty = |piece: &Thinking| *piece == Thinking::Shown { text: String::new(), signature: None };
-        let thinking = self.thinking.into_iter().filter(|piece| !empty(piece)).collect();
+        let mut calls = self.calls.finish().into_iter();
+        let whole = |block| match block {
+            Block::Thinking(thinking) => (!is_empty(&thinking)).then_some(Block::Thinking(thinking)),
+            Block::Text { text } => Some(Block::Text { text }),
+            Block::Call(()) => calls.next().map(Block::Call),
+        };
+        let message = Message { blocks: self.blocks.into_iter().filter_map(whole).collect() };
+        let asks = message.calls().next().is_some();
+        let finish = self.finish.unwrap_or(if asks { Finish::ToolCalls } else { Finish::Stop });
         let usage = self.usage.filter(|usage| !usage.estimated);
-        ModelAnswer { text: self.text, thinking, calls, usage, finish }
+        ModelAnswer { message, usage, finish }
+    }
+
+    fn think(&mut self, thinking: Thinking) {
+        self.blocks.push(Block::Thinking(thinking));
     }
 
     /// Empty pieces count a little too, so that a stream of nothing ends as well.
@@ -124,6 +137,11 @@ impl Partial {
         }
         Ok(())
     }
+}
+
+/// True for reasoning that began and did not come.
+fn is_empty(thinking: &Thinking) -> bool {
+    *thinking == Thinking::Shown { text: String::new(), signature: None }
 }
 
 /// About how many tokens a text has.

@@ -37,21 +37,22 @@ struct Growing {
 }
 
 impl Calls {
-    /// Adds a piece to the call it belongs to, or begins a call with it.
-    pub(super) fn add(&mut self, place: usize, fragment: Fragment) {
+    /// Adds a piece to the call it belongs to, or begins a call with it and answers true.
+    pub(super) fn add(&mut self, place: usize, fragment: Fragment) -> bool {
         let owner = match fragment.index {
             Some(index) => self.0.iter_mut().rev().find(|call| call.index == Some(index)),
             None => self.0.last_mut().filter(|call| place <= call.place),
         };
         match owner {
-            Some(call) if !call.ends_before(&fragment) => call.extend(&fragment),
-            _ => self.0.push(Growing {
-                index: fragment.index,
-                place,
-                id: fragment.id,
-                name: fragment.name,
-                arguments: fragment.arguments,
-            }),
+            Some(call) if !call.ends_before(&fragment) => {
+                call.extend(&fragment);
+                false
+            }
+            _ => {
+                let Fragment { index, id, name, arguments } = fragment;
+                self.0.push(Growing { index, place, id, name, arguments });
+                true
+            }
         }
     }
 

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use quell_kernel::turn::Thinking;
 use quell_protocol::{AgentId, ResourceKind, RunId, Usage};
 use serde_json::json;
 use tokio::sync::watch;

@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use quell_protocol::{CallEnd, CallId, RunId};
 
 use super::output::Clipped;
-use super::{AnsweredCall, AssistantMessage, CallResult, Compaction, Item, Thinking, ToolCall, blank, ids};
+use super::{AnsweredCall, AssistantMessage, Block, CallResult, Compaction, Item, Message, ToolCall, ids};
 
 /// A growing turn.
 #[derive(Debug, Clone, PartialEq)]
@@ -21,7 +21,7 @@ pub struct TurnDraft {
 #[derive(Debug, Clone, PartialEq)]
 enum Entry {
     User(String),
-    Message { text: String, thinking: Vec<Thinking>, calls: Vec<DraftCall> },
+    Message(Message<DraftCall>),
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -114,11 +114,11 @@ impl TurnDraft {
     /// A message that says nothing and asks for nothing leaves no trace: no provider takes it back.
     pub fn finish_message(&mut self, message: AssistantMessage) -> Vec<ToolCall> {
         self.drop_partial();
-        let AssistantMessage { text, thinking, calls } = message;
-        let calls = self.with_own_ids(calls);
-        if !blank(&text) || !calls.is_empty() {
-            let open = |call: &ToolCall| DraftCall { call: call.clone(), state: CallState::Waiting };
-            self.entries.push(Entry::Message { text, thinking, calls: calls.iter().map(open).collect() });
+        let message = self.with_own_ids(message);
+        let calls = message.calls().cloned().collect();
+        if message.says_something() {
+            let open = |call| DraftCall { call, state: CallState::Waiting };
+            self.entries.push(Entry::Message(message.map_calls(open)));
         }
         calls
     }
@@ -162,17 +162,13 @@ impl TurnDraft {
     /// True once the model produced anything.
     #[must_use]
     pub fn has_output(&self) -> bool {
-        let spoke = self.entries.iter().any(|entry| matches!(entry, Entry::Message { .. }));
-        spoke || !self.partial_text.is_empty() || !self.partial_thinking.is_empty()
+        self.messages().next().is_some() || !self.partial_text.is_empty() || !self.partial_thinking.is_empty()
     }
 
     /// Text of the last complete message.
     #[must_use]
-    pub fn last_text(&self) -> Option<&str> {
-        self.entries.iter().rev().find_map(|entry| match entry {
-            Entry::Message { text, .. } => Some(text.as_str()),
-            Entry::User(_) => None,
-        })
+    pub fn last_text(&self) -> Option<String> {
+        self.messages().next_back().map(Message::text)
     }
 
     /// The draft as the next model call sees it: what streams is not said yet, and a call without a result says so.
@@ -186,62 +182,63 @@ impl TurnDraft {
     /// Everything complete, with an answer made up for each open call.
     pub(super) fn items(&self, answer: impl Fn(&OpenCall<'_>) -> AnsweredAs) -> Vec<Item> {
         let mut ordinal = 0;
-        let mut close = |open: &DraftCall| {
-            let output = match &open.state {
+        let mut close = |DraftCall { call, state }| {
+            let output = match &state {
                 CallState::Waiting => None,
                 CallState::Running(output) => Some(output),
                 CallState::Done(result) => {
                     ordinal += 1;
-                    return AnsweredCall { call: open.call.clone(), result: result.clone(), synthetic: None };
+                    return AnsweredCall { call, result: result.clone(), synthetic: None };
                 }
             };
-            let AnsweredAs { result, synthetic } = answer(&OpenCall { id: &open.call.id, ordinal, output });
+            let AnsweredAs { result, synthetic } = answer(&OpenCall { id: &call.id, ordinal, output });
             ordinal += 1;
-            AnsweredCall { call: open.call.clone(), result, synthetic }
+            AnsweredCall { call, result, synthetic }
         };
         let item = |entry: &Entry| match entry {
             Entry::User(text) => Item::User { text: text.clone() },
-            Entry::Message { text, thinking, calls } => Item::Assistant {
-                text: text.clone(),
-                thinking: thinking.iter().filter(|piece| piece.is_signed()).cloned().collect(),
-                calls: calls.iter().map(&mut close).collect(),
-            },
+            Entry::Message(message) => {
+                let mut message = message.clone();
+                message.blocks.retain(|block| !matches!(block, Block::Thinking(thinking) if !thinking.is_signed()));
+                Item::Assistant(message.map_calls(&mut close))
+            }
         };
         self.entries.iter().map(item).collect()
     }
 
-    fn all_calls(&self) -> impl Iterator<Item = &DraftCall> {
-        self.entries.iter().flat_map(|entry| match entry {
-            Entry::Message { calls, .. } => calls.as_slice(),
-            Entry::User(_) => &[],
+    fn messages(&self) -> impl DoubleEndedIterator<Item = &Message<DraftCall>> {
+        self.entries.iter().filter_map(|entry| match entry {
+            Entry::Message(message) => Some(message),
+            Entry::User(_) => None,
         })
+    }
+
+    fn all_calls(&self) -> impl Iterator<Item = &DraftCall> {
+        self.messages().flat_map(Message::calls)
     }
 
     /// From the back, where the calls at work are.
     fn call(&mut self, id: &CallId) -> Option<&mut DraftCall> {
-        let calls = self.entries.iter_mut().rev().filter_map(|entry| match entry {
-            Entry::Message { calls, .. } => Some(calls),
+        let messages = self.entries.iter_mut().rev().filter_map(|entry| match entry {
+            Entry::Message(message) => Some(message),
             Entry::User(_) => None,
         });
-        calls.flatten().find(|call| call.call.id == *id)
+        messages.flat_map(Message::calls_mut).find(|call| call.call.id == *id)
     }
 
-    fn with_own_ids(&self, calls: Vec<ToolCall>) -> Vec<ToolCall> {
-        if calls.is_empty() {
-            return calls;
-        }
+    fn with_own_ids(&self, message: AssistantMessage) -> AssistantMessage {
         let mut taken: HashSet<CallId> = self.all_calls().map(|call| call.call.id.clone()).collect();
-        let first = taken.len();
-        let mut own = |(nth, call): (usize, ToolCall)| {
+        let mut ordinal = taken.len();
+        message.map_calls(|call| {
             let mut id = call.id.clone();
             let mut salt = 0;
             while !ids::usable(&id) || !taken.insert(id.clone()) {
-                id = ids::wire_id(&ids::derived_call_id(&self.run, first + nth, salt));
+                id = ids::wire_id(&ids::derived_call_id(&self.run, ordinal, salt));
                 salt += 1;
             }
+            ordinal += 1;
             ToolCall { id, ..call }
-        };
-        calls.into_iter().enumerate().map(&mut own).collect()
+        })
     }
 }
 

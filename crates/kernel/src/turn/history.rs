@@ -12,10 +12,10 @@ impl Turn {
         for item in &self.items {
             match item {
                 Item::User { text } => messages.push(self.message("user", text)),
-                Item::Assistant { text, calls, .. } => {
-                    let calls_made = calls.iter().map(made).collect();
-                    messages.push(HistoryMessage { calls: calls_made, ..self.message("assistant", text) });
-                    messages.extend(calls.iter().map(|call| self.result(call)));
+                Item::Assistant(said) => {
+                    let calls = said.calls().map(made).collect();
+                    messages.push(HistoryMessage { calls, ..self.message("assistant", &said.text()) });
+                    messages.extend(said.calls().map(|call| self.result(call)));
                 }
             }
         }

@@ -7,7 +7,9 @@ use serde_json::{Value, json};
 
 use crate::journal::Line;
 
-use super::{AssistantMessage, CallResult, PartialPolicy, REFUSED, Sealing, Thinking, ToolCall, Turn, TurnDraft};
+use super::{
+    AssistantMessage, Block, CallResult, PartialPolicy, REFUSED, Sealing, Thinking, ToolCall, Turn, TurnDraft,
+};
 
 /// Stands in every piece that streams and nowhere else, so that a leak of cut text is seen.
 pub(crate) const STREAMED: char = '§';
@@ -184,10 +186,14 @@ fn thinking() -> impl Strategy<Value = Thinking> {
     ]
 }
 
+/// Blocks in any order, as a model speaks that thinks between its calls.
 fn message() -> impl Strategy<Value = AssistantMessage> {
-    let thinking = proptest::collection::vec(thinking(), 0..3);
-    let calls = proptest::collection::vec(call(), 0..4);
-    (text(), thinking, calls).prop_map(|(text, thinking, calls)| AssistantMessage { text, thinking, calls })
+    let block = prop_oneof![
+        3 => thinking().prop_map(Block::Thinking),
+        2 => text().prop_map(|text| Block::Text { text }),
+        3 => call().prop_map(Block::Call),
+    ];
+    proptest::collection::vec(block, 0..7).prop_map(|blocks| AssistantMessage { blocks })
 }
 
 fn result() -> impl Strategy<Value = CallResult> {

@@ -6,10 +6,12 @@ use std::collections::HashSet;
 use quell_protocol::{RunId, Usage, Verdict};
 use serde::Deserialize;
 
-use super::{Compaction, Item, Partial, Thinking, Turn, blank};
+use super::{Compaction, Item, Partial, Thinking, Turn};
 
 /// The version that is written. Every version ever written stays readable, with a fixture in the tests.
-pub const TURN_VERSION: u32 = 1;
+pub const TURN_VERSION: u32 = 2;
+/// The oldest that is read. It kept text, reasoning and calls of a message apart.
+const OLDEST: u32 = 1;
 
 /// Why a stored turn was refused.
 #[derive(Debug, thiserror::Error)]
@@ -55,9 +57,7 @@ impl Turn {
     /// [`InvalidTurn`] for what is not a turn, was written by a newer version, or breaks a rule of turns.
     pub fn from_stored(json: &str) -> Result<Self, InvalidTurn> {
         let Head { version } = serde_json::from_str(json)?;
-        if version != TURN_VERSION {
-            return Err(InvalidTurn::Version(version));
-        }
+        readable(version)?;
         let unchecked: Unchecked = serde_json::from_str(json)?;
         Self::try_from(unchecked)
     }
@@ -75,12 +75,15 @@ impl TryFrom<Unchecked> for Turn {
 
     fn try_from(read: Unchecked) -> Result<Self, InvalidTurn> {
         let Unchecked { version, run_id, compaction, items, partial, note, verdict, sealed_at, usage } = read;
-        if version != TURN_VERSION {
-            return Err(InvalidTurn::Version(version));
-        }
+        readable(version)?;
         check(&items)?;
+        let version = TURN_VERSION;
         Ok(Self { version, run_id, compaction, items, partial, note, verdict, sealed_at, usage })
     }
+}
+
+fn readable(version: u32) -> Result<(), InvalidTurn> {
+    if (OLDEST..=TURN_VERSION).contains(&version) { Ok(()) } else { Err(InvalidTurn::Version(version)) }
 }
 
 fn check(items: &[Item]) -> Result<(), InvalidTurn> {
@@ -89,14 +92,14 @@ fn check(items: &[Item]) -> Result<(), InvalidTurn> {
     }
     let mut ids = HashSet::new();
     for item in items {
-        let Item::Assistant { text, thinking, calls } = item else { continue };
-        if blank(text) && calls.is_empty() {
+        let Item::Assistant(message) = item else { continue };
+        if !message.says_something() {
             return Err(InvalidTurn::Damaged("it holds an empty message of the model"));
         }
-        if !thinking.iter().all(Thinking::is_signed) {
+        if !message.thinking().all(Thinking::is_signed) {
             return Err(InvalidTurn::Damaged("it holds reasoning without a signature"));
         }
-        if !calls.iter().all(|call| ids.insert(&call.call.id)) {
+        if !message.calls().all(|call| ids.insert(&call.call.id)) {
             return Err(InvalidTurn::Damaged("two of its calls have the same id"));
         }
     }

@@ -17,11 +17,11 @@ fn draft() -> TurnDraft {
 
 fn calls(ids: &[&str]) -> AssistantMessage {
     let calls = ids.iter().map(|id| ToolCall::from_wire(id, "shell", json!({"command": "ls"}))).collect();
-    AssistantMessage { text: "I will look.".into(), thinking: Vec::new(), calls }
+    AssistantMessage::new(Vec::new(), "I will look.", calls)
 }
 
 fn says(text: &str) -> AssistantMessage {
-    AssistantMessage { text: text.into(), ..AssistantMessage::default() }
+    AssistantMessage::new(Vec::new(), text, Vec::new())
 }
 
 fn done(output: &str) -> CallResult {
@@ -114,17 +114,17 @@ fn a_complete_message_takes_the_place_of_what_streamed() {
     let mut draft = draft();
     draft.push_text("The fi");
     draft.finish_message(says("The files are a and b."));
-    assert_eq!((draft.partial_text(), draft.last_text()), ("", Some("The files are a and b.")));
+    assert_eq!((draft.partial_text(), draft.last_text()), ("", Some("The files are a and b.".to_owned())));
     let turn = seal(draft, &Verdict::Completed, PartialPolicy::Keep);
     assert_eq!((turn.partial(), turn.note()), (None, None));
-    assert_eq!(turn.final_text(), Some("The files are a and b."));
+    assert_eq!(turn.final_text().as_deref(), Some("The files are a and b."));
 }
 
 #[test]
 fn a_message_that_says_nothing_leaves_nothing() {
     let mut draft = draft();
     let thinking = vec![Thinking::Shown { text: "hmm".into(), signature: Some("proof".into()) }];
-    draft.finish_message(AssistantMessage { text: " \n".into(), thinking, calls: Vec::new() });
+    draft.finish_message(AssistantMessage::new(thinking, " \n", Vec::new()));
     assert!(!draft.has_output());
     assert_eq!(stopped(draft).items().len(), 1);
 }
@@ -134,10 +134,10 @@ fn only_signed_reasoning_of_complete_messages_stays() {
     let mut draft = draft();
     let piece = |signature: Option<&str>| Thinking::Shown { text: "hmm".into(), signature: signature.map(Into::into) };
     let thinking = vec![piece(None), piece(Some("proof")), piece(Some(""))];
-    draft.finish_message(AssistantMessage { thinking, ..says("Done.") });
+    draft.finish_message(AssistantMessage::new(thinking, "Done.", Vec::new()));
     draft.push_thinking("and then");
     let turn = stopped(draft);
-    let expected = Item::Assistant { text: "Done.".into(), thinking: vec![piece(Some("proof"))], calls: Vec::new() };
+    let expected = Item::Assistant(Message::new(vec![piece(Some("proof"))], "Done.", Vec::new()));
     assert_eq!(turn.items()[1], expected);
 }
 
@@ -148,7 +148,7 @@ fn final_text_is_only_ever_an_answer() {
     assert_eq!(seal(asked.clone(), &Verdict::Completed, PartialPolicy::Keep).final_text(), None);
     asked.finish_call(&made[0].id, done("x"));
     asked.finish_message(says("Done."));
-    assert_eq!(seal(asked.clone(), &Verdict::Completed, PartialPolicy::Keep).final_text(), Some("Done."));
+    assert_eq!(seal(asked.clone(), &Verdict::Completed, PartialPolicy::Keep).final_text().as_deref(), Some("Done."));
     assert_eq!(stopped(asked).final_text(), None);
     let mut cut = draft();
     cut.push_text("Do");

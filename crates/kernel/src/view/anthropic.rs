@@ -5,8 +5,8 @@ mod check;
 
 use serde_json::{Value, json};
 
-use super::{Called, Line, Part, Prompt, Spoken, blank, lines};
-use crate::turn::Thinking;
+use super::{Called, Line, Prompt, blank, lines};
+use crate::turn::{Block, Message, Thinking};
 
 pub use check::check;
 
@@ -29,7 +29,7 @@ pub fn request(prompt: &Prompt<'_>) -> Request {
     for line in lines(prompt, legal_id) {
         match line {
             Line::User(text) => speech.hear(&text),
-            Line::Assistant(spoken) => speech.say(&spoken),
+            Line::Assistant(said) => speech.say(&said),
         }
     }
     speech.close();
@@ -52,15 +52,14 @@ impl Speech {
         self.user(content);
     }
 
-    fn say(&mut self, spoken: &Spoken) {
+    fn say(&mut self, said: &Message<Called>) {
         if !self.results.is_empty() {
             let results = std::mem::take(&mut self.results);
             self.user(results);
         }
-        let mut content: Vec<Value> = spoken.parts.iter().flat_map(blocks).collect();
-        content.extend(spoken.calls.iter().map(call));
+        let content: Vec<Value> = said.blocks.iter().map(block).collect();
         self.messages.push(json!({"role": "assistant", "content": content}));
-        self.results = spoken.calls.iter().map(result).collect();
+        self.results = said.calls().map(result).collect();
         self.dangling = true;
     }
 
@@ -80,19 +79,14 @@ impl Speech {
     }
 }
 
-fn blocks(part: &Part) -> Vec<Value> {
-    let signed = part.thinking.iter().filter(|thinking| thinking.is_signed());
-    let mut blocks: Vec<Value> = signed.map(thought).collect();
-    if !blank(&part.text) {
-        blocks.push(json!({"type": "text", "text": part.text}));
-    }
-    blocks
-}
-
-fn thought(thinking: &Thinking) -> Value {
-    match thinking {
-        Thinking::Shown { text, signature } => json!({"type": "thinking", "thinking": text, "signature": signature}),
-        Thinking::Redacted { data } => json!({"type": "redacted_thinking", "data": data}),
+fn block(block: &Block<Called>) -> Value {
+    match block {
+        Block::Thinking(Thinking::Shown { text, signature }) => {
+            json!({"type": "thinking", "thinking": text, "signature": signature})
+        }
+        Block::Thinking(Thinking::Redacted { data }) => json!({"type": "redacted_thinking", "data": data}),
+        Block::Text { text } => json!({"type": "text", "text": text}),
+        Block::Call(called) => call(called),
     }
 }
 

@@ -4,7 +4,8 @@ mod check;
 
 use serde_json::{Value, json};
 
-use super::{Called, Line, Prompt, Spoken, blank, lines};
+use super::{Called, Line, Prompt, blank, lines};
+use crate::turn::Message;
 
 pub use check::check;
 
@@ -18,23 +19,22 @@ pub fn messages(prompt: &Prompt<'_>) -> Vec<Value> {
     for line in lines(prompt, legal_id) {
         match line {
             Line::User(text) => messages.push(json!({"role": "user", "content": text})),
-            Line::Assistant(spoken) => {
-                messages.push(assistant(&spoken));
-                messages.extend(spoken.calls.iter().map(result));
+            Line::Assistant(said) => {
+                messages.push(assistant(&said));
+                messages.extend(said.calls().map(result));
             }
         }
     }
     messages
 }
 
-fn assistant(spoken: &Spoken) -> Value {
-    let texts: Vec<&str> = spoken.parts.iter().map(|part| part.text.as_str()).filter(|text| !blank(text)).collect();
-    let text = texts.join("\n\n");
-    if spoken.calls.is_empty() {
+fn assistant(said: &Message<Called>) -> Value {
+    let text = said.text();
+    let calls: Vec<Value> = said.calls().map(call).collect();
+    if calls.is_empty() {
         return json!({"role": "assistant", "content": text});
     }
     let content = if text.is_empty() { Value::Null } else { Value::String(text) };
-    let calls: Vec<Value> = spoken.calls.iter().map(call).collect();
     json!({"role": "assistant", "content": content, "tool_calls": calls})
 }
 

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::*;
 use crate::turn::sample::{aborted, run_id, seal};
-use crate::turn::{AssistantMessage, CallResult, ToolCall};
+use crate::turn::{AssistantMessage, CallResult, Thinking, ToolCall};
 
 fn openai(turns: &[Arc<Turn>], draft: Option<&TurnDraft>) -> Vec<Value> {
     let messages = openai::messages(&Prompt { system: "", turns, draft });
@@ -24,12 +24,16 @@ fn anthropic(turns: &[Arc<Turn>], draft: Option<&TurnDraft>) -> Vec<Value> {
 }
 
 fn says(text: &str) -> AssistantMessage {
-    AssistantMessage { text: text.into(), ..AssistantMessage::default() }
+    AssistantMessage::new(Vec::new(), text, Vec::new())
 }
 
 fn asks(ids: &[&str]) -> AssistantMessage {
     let call = |id: &&str| ToolCall::from_wire(id, "shell", json!({"command": "ls"}));
-    AssistantMessage { calls: ids.iter().map(call).collect(), ..AssistantMessage::default() }
+    AssistantMessage::new(Vec::new(), "", ids.iter().map(call).collect())
+}
+
+fn proved(text: &str) -> Thinking {
+    Thinking::Shown { text: text.into(), signature: Some("proof".into()) }
 }
 
 fn draft(run: &str, user: &str) -> TurnDraft {
@@ -44,11 +48,12 @@ fn stop(draft: TurnDraft, policy: PartialPolicy) -> Arc<Turn> {
 fn interrupted(run: &str) -> TurnDraft {
     let mut turn = draft(run, "look around");
     let thinking = vec![
-        Thinking::Shown { text: "First ls.".into(), signature: Some("proof".into()) },
+        proved("First ls."),
         Thinking::Redacted { data: "ZW5j".into() },
         Thinking::Shown { text: "unsigned".into(), signature: None },
     ];
-    let made = turn.finish_message(AssistantMessage { text: "I look.".into(), thinking, ..asks(&["a", "b"]) });
+    let calls = asks(&["a", "b"]).calls().cloned().collect();
+    let made = turn.finish_message(AssistantMessage::new(thinking, "I look.", calls));
     turn.begin_call(&made[0].id);
     turn.finish_call(&made[0].id, CallResult { end: CallEnd::Ok, output: "x.txt".into() });
     turn
@@ -160,7 +165,7 @@ fn what_models_make_up_is_put_into_words_that_providers_take() {
         call(&"x".repeat(41), "", Value::Null),
         call("c", &"long".repeat(50), json!([1])),
     ];
-    let made = odd.finish_message(AssistantMessage { calls, ..AssistantMessage::default() });
+    let made = odd.finish_message(AssistantMessage::new(Vec::new(), "", calls));
     odd.finish_call(&made[0].id, CallResult { end: CallEnd::Ok, output: " \n".into() });
     let messages = anthropic(&[], Some(&odd));
     let calls = &messages[1]["content"];
@@ -192,8 +197,8 @@ fn messages_of_one_side_in_a_row_become_one() {
     let mut turn = draft("run-1", "one");
     turn.add_user("two".into());
     turn.finish_message(says("three"));
-    let signed = Thinking::Shown { text: "hmm".into(), signature: Some("proof".into()) };
-    turn.finish_message(AssistantMessage { thinking: vec![signed], ..asks(&["a"]) });
+    let calls = asks(&["a"]).calls().cloned().collect();
+    turn.finish_message(AssistantMessage::new(vec![proved("hmm")], "", calls));
     turn.add_user("four".into());
     let turns = [stop(turn, PartialPolicy::Discard)];
     let messages = openai(&turns, None);
@@ -203,6 +208,35 @@ fn messages_of_one_side_in_a_row_become_one() {
     let kinds: Vec<Value> =
         anthropic(&turns, None)[1]["content"].as_array().unwrap().iter().map(|block| block["type"].clone()).collect();
     assert_eq!(kinds, ["text", "thinking", "tool_use"]);
+}
+
+/// Providers refuse signed reasoning that stands elsewhere than it came.
+#[test]
+fn reasoning_between_two_calls_goes_back_between_them() {
+    let call = |id| Block::Call(ToolCall::from_wire(id, "shell", json!({})));
+    let says = |text: &str| Block::Text { text: text.into() };
+    let thinks = |text| Block::Thinking(proved(text));
+    let blocks = vec![
+        thinks("one"),
+        says("First."),
+        call("a"),
+        thinks("two"),
+        says(" \n"),
+        call("b"),
+        says("So."),
+        thinks("end"),
+    ];
+    let mut turn = draft("run-1", "look");
+    turn.finish_message(AssistantMessage { blocks });
+    let messages = anthropic(&[], Some(&turn));
+    let told = |block: &Value| {
+        let words = ["thinking", "text", "id"].map(|field| block[field].as_str());
+        words.into_iter().flatten().collect::<String>()
+    };
+    let said: Vec<String> = messages[1]["content"].as_array().unwrap().iter().map(told).collect();
+    assert_eq!(said, ["one", "First.", "a", "two", "b", "So."]);
+    let messages = openai(&[], Some(&turn));
+    assert_eq!((&messages[1]["content"], &messages[1]["tool_calls"][1]["id"]), (&json!("First.So."), &json!("b")));
 }
 
 #[test]

@@ -94,6 +94,22 @@ async fn thinking_survives_the_tool_loop_and_the_turn_unchanged() {
     house.close().await;
 }
 
+/// The server's signatures hold only where it put them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn thinking_between_two_calls_goes_back_between_them() {
+    let house = house().await;
+    let look = call(Stream::new().thinking("One.").text("First."), "a", "one").thinking("Two.").redacted("ZW5j");
+    house.model.script(call(look, "b", "two")).script(Stream::new().thinking("Clear.").text("Both are 42."));
+    ask(&house, CLAUDE, "look twice").await;
+    let messages = house.last_messages();
+    let said = messages[1]["content"].as_array().unwrap();
+    let kinds: Vec<&str> = said.iter().filter_map(|block| block["type"].as_str()).collect();
+    assert_eq!(kinds, ["thinking", "text", "tool_use", "thinking", "redacted_thinking", "tool_use"]);
+    ask(&house, CLAUDE, "sure?").await;
+    assert_eq!(house.last_messages()[..3], messages[..]);
+    house.close().await;
+}
+
 /// Reasoning that a stop cut off has no signature, and no provider takes it back.
 #[rstest]
 #[case::before_the_answer(Behaviour::SilentBeforeHeaders, None)]

@@ -32,20 +32,22 @@ pub(super) fn missing_header(dialect: Dialect, headers: &[(String, String)]) -> 
     }
 }
 
-/// Reasoning comes back as it went out or not at all: a signature covers one text only.
+/// Reasoning comes back as it went out and where it stood, or not at all: a signature covers one text behind so many calls.
 fn changed_reasoning(body: &Value) -> Vec<Violation> {
     let list = |value: &Value, name: &str| value.get(name).and_then(Value::as_array).cloned().unwrap_or_default();
     let mut found = Vec::new();
     for (at, message) in list(body, "messages").iter().enumerate() {
+        let mut calls_before = 0;
         for (nth, block) in list(message, "content").iter().enumerate() {
             let text = |name: &str| block.get(name).and_then(Value::as_str);
+            calls_before += usize::from(text("type") == Some("tool_use"));
             let (Some("thinking"), Some(thought), Some(signed)) = (text("type"), text("thinking"), text("signature"))
             else {
                 continue;
             };
-            if signed != signature(thought) {
+            if signed != signature(thought, calls_before) {
                 let place = format!("messages[{at}].content[{nth}]");
-                let detail = "carries a signature that this server did not give to this text".to_owned();
+                let detail = "carries a signature that this server did not give to this text in this place".to_owned();
                 found.push(Violation { rule: Rule::UnsignedThinking, place, detail });
             }
         }

@@ -1,11 +1,11 @@
 //! Events and bodies of the dialect.
 
-use quell_kernel::turn::Thinking;
+use quell_kernel::turn::{Block, Thinking};
 use rstest::rstest;
 use serde_json::json;
 
 use super::*;
-use crate::llm::ModelAnswer;
+use crate::llm::{ModelAnswer, RawCall};
 
 #[derive(Default)]
 struct Ear(Vec<String>);
@@ -84,17 +84,41 @@ fn thinking_text_and_calls_come_together_in_their_order() {
     let answer = partial.complete();
     let shown = |text: &str, proof: &str| Thinking::Shown { text: text.into(), signature: Some(proof.into()) };
     let redacted = Thinking::Redacted { data: "ZW5j".into() };
-    assert_eq!(answer.thinking, [shown("First ls.", "proof"), redacted, shown("", "alone")]);
+    assert!(answer.message.thinking().eq(&[shown("First ls.", "proof"), redacted, shown("", "alone")]));
     let calls: Vec<_> = answer
-        .calls
-        .iter()
+        .message
+        .calls()
         .map(|call| (call.id.as_deref().unwrap(), call.name.as_str(), call.arguments.as_str()))
         .collect();
     let expected =
         [("a", "shell", "{\"command\": \"ls\"}"), ("b", "list_files", ""), ("c", "shell", "{\"command\":\"w\"}")];
     assert_eq!(calls, expected);
-    assert_eq!((answer.text.as_str(), answer.finish), ("I look.", Finish::ToolCalls));
+    assert_eq!((answer.message.text().as_str(), answer.finish), ("I look.", Finish::ToolCalls));
     assert_eq!(answer.usage, Some(Usage { input_tokens: 9, output_tokens: 42, estimated: false }));
+}
+
+#[test]
+fn what_is_thought_and_said_between_calls_stays_between_them() {
+    let call =
+        |index, id| block(index, json!({"type": "tool_use", "id": id, "name": "shell", "input": {"command": id}}));
+    let thinks = |index, text| block(index, json!({"type": "thinking", "thinking": text, "signature": "proof"}));
+    let answer = answer(&[
+        start(Value::Null),
+        thinks(0, "one"),
+        block(1, json!({"type": "text", "text": "First."})),
+        call(2, "a"),
+        thinks(3, "two"),
+        call(4, "b"),
+        block(5, json!({"type": "text", "text": "Both."})),
+        ending("tool_use", Value::Null),
+    ]);
+    let told = |block: &Block<RawCall>| match block {
+        Block::Thinking(Thinking::Shown { text, .. }) | Block::Text { text } => text.clone(),
+        Block::Thinking(Thinking::Redacted { data }) => data.clone(),
+        Block::Call(call) => call.arguments.clone(),
+    };
+    let told: Vec<String> = answer.message.blocks.iter().map(told).collect();
+    assert_eq!(told, ["one", "First.", r#"{"command":"a"}"#, "two", r#"{"command":"b"}"#, "Both."]);
 }
 
 #[rstest]
@@ -176,8 +200,9 @@ fn a_whole_answer_is_taken_with_its_count() {
     take_whole(body.to_string().as_bytes(), &mut partial, &mut ear).unwrap();
     assert_eq!(ear.0, ["thinking Hm.", "text I look."]);
     let answer = partial.complete();
-    assert!(answer.thinking[0].is_signed());
-    assert_eq!((answer.calls[0].arguments.as_str(), answer.finish), (r#"{"command":"ls"}"#, Finish::ToolCalls));
+    assert!(answer.message.thinking().all(Thinking::is_signed));
+    let call = answer.message.calls().next().unwrap();
+    assert_eq!((call.arguments.as_str(), answer.finish), (r#"{"command":"ls"}"#, Finish::ToolCalls));
     assert_eq!(answer.usage, Some(Usage { input_tokens: 7, output_tokens: 5, estimated: false }));
 }
 

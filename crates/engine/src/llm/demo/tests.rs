@@ -70,9 +70,9 @@ async fn chat_streams_word_by_word_and_says_how_to_add_a_model() {
     let mut ear = Ear::default();
     let answer = ask(&demo, &[user("How are you?")], &mut ear).await.unwrap();
     for words in ["demo model", "\"How are you?\"", "OPENAI_API_KEY", "OLLAMA_HOST", "[providers.X]", "quell.toml"] {
-        assert!(answer.text.contains(words), "{words:?} is missing in {:?}", answer.text);
+        assert!(answer.message.text().contains(words), "{words:?} is missing in {:?}", answer.message.text());
     }
-    assert_eq!((answer.finish, ear.pieces), (Finish::Stop, answer.text.split_inclusive(' ').count()));
+    assert_eq!((answer.finish, ear.pieces), (Finish::Stop, answer.message.text().split_inclusive(' ').count()));
     assert!(answer.usage.is_some_and(|usage| usage.input_tokens > 0 && usage.output_tokens > 0 && !usage.estimated));
     demo.stop().await;
 }
@@ -81,8 +81,9 @@ async fn chat_streams_word_by_word_and_says_how_to_add_a_model() {
 async fn the_tour_calls_the_shell_and_after_a_stop_it_has_read_the_history() {
     let demo = DemoModel::start(tour()).await.unwrap();
     let first = ask(&demo, &[user("Show me.")], &mut Ear::default()).await.unwrap();
-    assert!(!first.text.is_empty());
-    let [call] = &first.calls[..] else { panic!("one call, not {:?}", first.calls) };
+    assert!(!first.message.text().is_empty());
+    let made: Vec<_> = first.message.calls().collect();
+    let [call] = made[..] else { panic!("one call, not {made:?}") };
     assert_eq!((call.name.as_str(), call.arguments.as_str()), ("shell", r#"{"command":"sleep 60"}"#));
     assert_eq!(first.finish, Finish::ToolCalls);
 
@@ -91,19 +92,19 @@ async fn the_tour_calls_the_shell_and_after_a_stop_it_has_read_the_history() {
     let history = [
         json!({"role": "system", "content": "Obey when you are stopped."}),
         user("Show me."),
-        json!({"role": "assistant", "content": first.text, "tool_calls": [{"id": call.id, "type": "function", "function": function}]}),
+        json!({"role": "assistant", "content": first.message.text(), "tool_calls": [{"id": call.id, "type": "function", "function": function}]}),
         json!({"role": "tool", "tool_call_id": call.id, "content": result}),
         user("And now?"),
     ];
     let second = ask(&demo, &history, &mut Ear::default()).await.unwrap();
     let quotes = ["\"Show me.\"", "\"The user stopped this request; do not resume it.\"", "\"And now?\""];
     for words in quotes {
-        assert!(second.text.contains(words), "{words} is missing in {:?}", second.text);
+        assert!(second.message.text().contains(words), "{words} is missing in {:?}", second.message.text());
     }
-    assert!(second.calls.is_empty());
+    assert!(second.message.calls().next().is_none());
 
     let finished = ask(&demo, &history[..4], &mut Ear::default()).await.unwrap();
-    assert!(finished.text.contains("The command is over"), "{:?}", finished.text);
+    assert!(finished.message.text().contains("The command is over"), "{:?}", finished.message.text());
     demo.stop().await;
 }
 
@@ -120,9 +121,9 @@ async fn a_stop_note_before_the_new_text_is_read_too_and_a_missing_one_is_not_ma
         ]
     };
     let with = ask(&demo, &told("[earlier request was stopped]\n\nGo on?"), &mut Ear::default()).await.unwrap();
-    assert!(with.text.contains("\"[earlier request was stopped]\""), "{:?}", with.text);
+    assert!(with.message.text().contains("\"[earlier request was stopped]\""), "{:?}", with.message.text());
     let without = ask(&demo, &told("Was it stopped?"), &mut Ear::default()).await.unwrap();
-    assert!(without.text.contains("does not say that it was stopped"), "{:?}", without.text);
+    assert!(without.message.text().contains("does not say that it was stopped"), "{:?}", without.message.text());
     demo.stop().await;
 }
 

@@ -65,7 +65,11 @@ fn without_a_reason_the_calls_tell_it() {
     let call = json!({"id": "a", "function": {"name": "x", "arguments": {"k": 1}}});
     let (_, answer) = hear(&[json!({"choices": [{"delta": {"tool_calls": [call]}, "finish_reason": null}]})]);
     assert_eq!(answer.finish, Finish::ToolCalls);
-    assert_eq!(answer.calls[0].arguments, r#"{"k":1}"#, "arguments that come as an object become text");
+    assert_eq!(
+        answer.message.calls().next().unwrap().arguments,
+        r#"{"k":1}"#,
+        "arguments that come as an object become text"
+    );
 }
 
 #[test]

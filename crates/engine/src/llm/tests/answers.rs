@@ -17,9 +17,11 @@ async fn an_answer_streams_is_counted_and_gives_everything_back() {
 
     let usage = Usage { input_tokens: 12, output_tokens: 3, estimated: false };
     let expected = ModelAnswer {
-        text: "Hello 안녕".to_owned(),
-        thinking: vec![Thinking::Shown { text: "Hm.".to_owned(), signature: None }],
-        calls: Vec::new(),
+        message: Message::new(
+            vec![Thinking::Shown { text: "Hm.".to_owned(), signature: None }],
+            "Hello 안녕",
+            Vec::new(),
+        ),
         usage: Some(usage),
         finish: Finish::Stop,
     };
@@ -74,7 +76,7 @@ async fn the_first_piece_is_told_while_the_server_keeps_silent() {
         assert!(bench.models.active().has_agent(&bench.agent) && bench.models.active().has_run(&bench.run));
         fake.open_gate();
     });
-    assert_eq!(answer.unwrap().text, "first");
+    assert_eq!(answer.unwrap().message.text(), "first");
 }
 
 /// A server may end in many ways once the model has said why it stopped, or without saying so but with its end mark.
@@ -97,7 +99,7 @@ async fn these_answers_are_complete(#[case] events: Vec<Step>) {
     let bench = Bench::with(fake.base_url(), |config| config.idle_timeout_s = 2.0);
     let mut sink = Recorder::default();
     let answer = bench.call(&mut sink).await.unwrap();
-    assert_eq!((answer.text.as_str(), answer.finish, answer.usage), ("a", Finish::Stop, None));
+    assert_eq!((answer.message.text().as_str(), answer.finish, answer.usage), ("a", Finish::Stop, None));
     let [usage] = sink.usages[..] else { panic!("one usage, not {:?}", sink.usages) };
     assert!(usage.estimated && usage.output_tokens == 1 && usage.input_tokens == sink.inputs[0]);
     assert_eq!(bench.scope.ledger().open_count(), 0);
@@ -114,8 +116,11 @@ async fn an_answer_that_is_no_stream_counts_too() {
     let fake = Fake::start(vec![plain("200 OK", "content-type: application/json; charset=utf-8\r\n", &body)]).await;
     let mut sink = Recorder::default();
     let answer = Bench::new(fake.base_url()).call(&mut sink).await.unwrap();
-    assert_eq!((answer.text.as_str(), sink.text.as_str(), answer.finish), ("whole", "whole", Finish::ToolCalls));
-    let names: Vec<_> = answer.calls.iter().map(|call| (call.id.as_deref(), call.name.as_str())).collect();
+    assert_eq!(
+        (answer.message.text().as_str(), sink.text.as_str(), answer.finish),
+        ("whole", "whole", Finish::ToolCalls)
+    );
+    let names: Vec<_> = answer.message.calls().map(|call| (call.id.as_deref(), call.name.as_str())).collect();
     assert_eq!(names, [(Some("a"), "x"), (Some("a"), "y")], "double ids are the loop's matter");
 }
 
@@ -143,6 +148,6 @@ async fn calls_arrive_whole_when_every_byte_comes_alone() {
         arguments: arguments.to_owned(),
     };
     let expected = [call("call_1", "shell", "{\"command\":\"ls 안\"}"), call("call_2", "read_file", "{\"path\":")];
-    assert_eq!(answer.calls, expected, "arguments that are no JSON are the loop's matter too");
+    assert!(answer.message.calls().eq(&expected), "arguments that are no JSON are the loop's matter too");
     assert_eq!(answer.finish, Finish::ToolCalls);
 }

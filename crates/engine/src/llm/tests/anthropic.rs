@@ -56,7 +56,7 @@ async fn an_answer_streams_and_is_counted_at_both_ends() {
     let bench = bench(&fake);
     let mut sink = Recorder::default();
     let answer = bench.call(&mut sink).await.unwrap();
-    assert_eq!((answer.text.as_str(), answer.finish, answer.usage), ("Hello", Finish::Stop, Some(COUNTED)));
+    assert_eq!((answer.message.text().as_str(), answer.finish, answer.usage), ("Hello", Finish::Stop, Some(COUNTED)));
     assert_eq!((sink.text.as_str(), sink.usages), ("Hello", vec![COUNTED]));
     assert!(bench.is_idle());
     let (head, body) = fake.requests().remove(0);
@@ -78,7 +78,7 @@ async fn an_answer_streams_and_is_counted_at_both_ends() {
 async fn these_answers_are_complete(#[case] events: Vec<Step>) {
     let fake = Fake::start(vec![[vec![stream_head()], events].concat()]).await;
     let bench = bench(&fake);
-    assert_eq!(bench.call(&mut Recorder::default()).await.unwrap().text, "a");
+    assert_eq!(bench.call(&mut Recorder::default()).await.unwrap().message.text(), "a");
     assert_eq!(bench.scope.ledger().open_count(), 0);
 }
 
@@ -106,7 +106,7 @@ async fn an_overloaded_server_is_asked_again_when_it_wishes() {
     ])
     .await;
     let mut sink = Recorder::default();
-    assert_eq!(bench(&fake).call(&mut sink).await.unwrap().text, "ok");
+    assert_eq!(bench(&fake).call(&mut sink).await.unwrap().message.text(), "ok");
     let delays: Vec<_> = sink.retries.iter().map(|(_, delay, _)| delay.as_millis()).collect();
     assert_eq!(delays, [1, 50]);
     assert!(sink.retries[0].2.contains("HTTP 529") && sink.retries[0].2.contains("Overloaded"), "{:?}", sink.retries);
@@ -148,7 +148,7 @@ async fn an_answer_that_is_no_stream_counts_too() {
     let fake = Fake::start(vec![plain("200 OK", "content-type: application/json\r\n", &body)]).await;
     let mut sink = Recorder::default();
     let answer = bench(&fake).call(&mut sink).await.unwrap();
-    assert_eq!((answer.text.as_str(), answer.finish), ("whole", Finish::Length));
+    assert_eq!((answer.message.text().as_str(), answer.finish), ("whole", Finish::Length));
     assert_eq!(sink.usages, [COUNTED]);
 }
 

@@ -19,7 +19,7 @@ async fn server_errors_are_tried_again_until_one_attempt_succeeds() {
     .await;
     let bench = Bench::new(fake.base_url());
     let mut sink = Recorder::default();
-    assert_eq!(bench.call(&mut sink).await.unwrap().text, "ok");
+    assert_eq!(bench.call(&mut sink).await.unwrap().message.text(), "ok");
     let delays: Vec<_> = sink.retries.iter().map(|(attempt, delay, _)| (*attempt, delay.as_millis())).collect();
     assert_eq!(delays, [(1, 1), (2, 2), (3, 4)]);
     let why = &sink.retries[0].2;
@@ -47,7 +47,7 @@ async fn a_servers_wish_is_honoured() {
     let refusal = plain("429 Too Many Requests", "retry-after: 0.05\r\n", "slow down");
     let fake = Fake::start(vec![refusal, word("ok")]).await;
     let mut sink = Recorder::default();
-    assert_eq!(Bench::new(fake.base_url()).call(&mut sink).await.unwrap().text, "ok");
+    assert_eq!(Bench::new(fake.base_url()).call(&mut sink).await.unwrap().message.text(), "ok");
     let delays: Vec<_> = sink.retries.iter().map(|(_, delay, _)| delay.as_millis()).collect();
     assert_eq!(delays, [50]);
 }
@@ -138,7 +138,7 @@ async fn silence_before_the_headers_is_tried_again_and_may_have_cost_something()
     let fake = Fake::start(vec![vec![], word("ok")]).await;
     let bench = Bench::with(fake.base_url(), |config| config.header_timeout_s = 0.5);
     let mut sink = Recorder::default();
-    assert_eq!(bench.call(&mut sink).await.unwrap().text, "ok");
+    assert_eq!(bench.call(&mut sink).await.unwrap().message.text(), "ok");
     fake.left(1).await;
     assert!(sink.retries[0].2.contains("no answer within 500ms; raise header_timeout_s"), "{:?}", sink.retries);
     assert_eq!(sink.usages.iter().map(|usage| usage.output_tokens).collect::<Vec<_>>(), [0, 1]);

@@ -249,5 +249,5 @@ async fn a_stop_of_one_call_leaves_the_next_alone() {
     let mut bench = Bench::new(fake.base_url());
     stopped(&fake, &bench, fake.asked(1), &mut Recorder::default()).await;
     bench.scope = Scope::new(Clock::start(), Probe::default());
-    assert_eq!(bench.call(&mut Recorder::default()).await.unwrap().text, "next");
+    assert_eq!(bench.call(&mut Recorder::default()).await.unwrap().message.text(), "next");
 }

@@ -21,7 +21,7 @@ proptest! {
         let turn = end.turn("run-1");
         let heard: Vec<&str> = turn.items().iter().filter_map(|item| match item {
             Item::User { text } => Some(text.as_str()),
-            Item::Assistant { .. } => None,
+            Item::Assistant(_) => None,
         }).collect();
         prop_assert_eq!(heard, end.story.said());
     }

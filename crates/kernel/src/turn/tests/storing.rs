@@ -8,11 +8,17 @@ use super::super::sample::ended;
 use super::super::*;
 
 const V1: &str = include_str!("../fixtures/turn-v1.json");
+const V2: &str = include_str!("../fixtures/turn-v2.json");
 
 #[test]
-fn a_turn_stored_by_version_1_reads_and_writes_the_same() {
-    let turn = Turn::from_stored(V1).unwrap();
-    assert_eq!(serde_json::from_str::<Value>(&turn.to_stored()).unwrap(), serde_json::from_str::<Value>(V1).unwrap());
+fn a_turn_stored_by_version_1_reads_and_is_written_in_blocks() {
+    assert_eq!(Turn::from_stored(V1).unwrap(), Turn::from_stored(V2).unwrap());
+}
+
+#[test]
+fn a_turn_stored_by_version_2_reads_and_writes_the_same() {
+    let turn = Turn::from_stored(V2).unwrap();
+    assert_eq!(serde_json::from_str::<Value>(&turn.to_stored()).unwrap(), serde_json::from_str::<Value>(V2).unwrap());
     assert_eq!(turn.run_id().as_str(), "0198f6f2-4b7e-7c3a-9d53-0b1f6f1f2a11");
     assert_eq!(turn.items().len(), 3);
     assert_eq!(turn.partial().unwrap().text, "The backup is half");
@@ -23,13 +29,13 @@ fn a_turn_stored_by_version_1_reads_and_writes_the_same() {
 
 /// The fixture is what this program writes: a change of the texts or of the ids would silently make two kinds of history.
 #[test]
-fn version_1_is_what_sealing_writes() {
-    let old = Turn::from_stored(V1).unwrap();
+fn version_2_is_what_sealing_writes() {
+    let old = Turn::from_stored(V2).unwrap();
     let mut draft = TurnDraft::new(old.run_id().clone(), "back up the photos, then clean up".into());
     let thinking = vec![Thinking::Shown { text: "Copy first.".into(), signature: Some("c2lnbmVk".into()) }];
     let call = |id, command| ToolCall::from_wire(id, "shell", json!({"command": command, "timeout_s": 0.1}));
     let calls = vec![call("call_0", "cp -r photos backup"), call("call_0", "sync"), call("", "rm -r tmp")];
-    let made = draft.finish_message(AssistantMessage { text: "I copy first.".into(), thinking, calls });
+    let made = draft.finish_message(AssistantMessage::new(thinking, "I copy first.", calls));
     draft.add_user("not the raw ones".into());
     draft.finish_call(&made[0].id, CallResult { end: quell_protocol::CallEnd::Ok, output: "412 files".into() });
     draft.append_output(&made[1].id, "syncing disk 1\n");
@@ -45,14 +51,15 @@ fn version_1_is_what_sealing_writes() {
 }
 
 #[test]
-fn redacted_reasoning_is_stored_beside_the_kind_that_can_be_read() {
-    let mut stored: Value = serde_json::from_str(V1).unwrap();
-    let shown = stored["items"][1]["thinking"][0].clone();
-    stored["items"][1]["thinking"] = json!([{"redacted": "ZW5j"}, shown]);
+fn redacted_reasoning_is_stored_beside_the_kind_that_can_be_read_and_in_its_place() {
+    let mut stored: Value = serde_json::from_str(V2).unwrap();
+    stored["items"][1]["blocks"].as_array_mut().unwrap().insert(3, json!({"kind": "thinking", "redacted": "ZW5j"}));
     let turn = Turn::from_stored(&stored.to_string()).unwrap();
-    let Item::Assistant { thinking, .. } = &turn.items()[1] else { panic!("{turn:#?}") };
-    assert_eq!(thinking[0], Thinking::Redacted { data: "ZW5j".into() });
-    assert!(matches!(&thinking[1], Thinking::Shown { text, signature: Some(_) } if text == "Copy first."));
+    let Item::Assistant(message) = &turn.items()[1] else { panic!("{turn:#?}") };
+    assert_eq!(message.blocks[3], Block::Thinking(Thinking::Redacted { data: "ZW5j".into() }));
+    assert!(
+        matches!(&message.blocks[0], Block::Thinking(Thinking::Shown { text, signature: Some(_) }) if text == "Copy first.")
+    );
     assert_eq!(serde_json::from_str::<Value>(&turn.to_stored()).unwrap(), stored);
 }
 
@@ -69,8 +76,8 @@ proptest! {
 
 #[test]
 fn a_newer_version_is_named_whatever_its_shape() {
-    let error = Turn::from_stored(r#"{"version": 2, "pieces": {}}"#).unwrap_err();
-    assert_eq!(error.to_string(), "the stored turn has version 2, and this program reads up to 1");
+    let error = Turn::from_stored(r#"{"version": 3, "pieces": {}}"#).unwrap_err();
+    assert_eq!(error.to_string(), "the stored turn has version 3, and this program reads up to 2");
     let mut turn: Value = serde_json::from_str(V1).unwrap();
     turn["version"] = json!(7);
     assert!(serde_json::from_value::<Turn>(turn).is_err());
@@ -90,23 +97,23 @@ fn what_is_no_turn_is_unreadable(#[case] json: &str) {
 #[case::no_items("/items", json!([]))]
 #[case::begins_with_the_model("/items/0", json!({"kind": "assistant", "text": "hello"}))]
 #[case::empty_message("/items/2", json!({"kind": "assistant", "text": " "}))]
-#[case::unsigned("/items/1/thinking/0", json!({"text": "hmm"}))]
-#[case::blank_signature("/items/1/thinking/0/signature", json!(" "))]
-#[case::redacted_to_nothing("/items/1/thinking/0", json!({"redacted": ""}))]
-#[case::same_id("/items/1/calls/1/call/id", json!("call_0"))]
+#[case::unsigned("/items/1/blocks/0", json!({"kind": "thinking", "text": "hmm"}))]
+#[case::blank_signature("/items/1/blocks/0/signature", json!(" "))]
+#[case::redacted_to_nothing("/items/1/blocks/0", json!({"kind": "thinking", "redacted": ""}))]
+#[case::same_id("/items/1/blocks/3/call/id", json!("call_0"))]
 fn a_damaged_turn_is_refused(#[case] place: &str, #[case] damage: Value) {
-    let mut turn: Value = serde_json::from_str(V1).unwrap();
+    let mut turn: Value = serde_json::from_str(V2).unwrap();
     *turn.pointer_mut(place).unwrap() = damage;
     let read = Turn::from_stored(&turn.to_string());
     assert!(matches!(read, Err(InvalidTurn::Damaged(_))), "{read:?}");
 }
 
 #[rstest]
-#[case::unanswered("/items/1/calls/0", json!({"call": {"id": "call_0", "tool": "shell", "arguments": {}}}))]
-#[case::empty_id("/items/1/calls/0/call/id", json!(""))]
+#[case::unanswered("/items/1/blocks/2", json!({"kind": "call", "call": {"id": "call_0", "tool": "shell", "arguments": {}}}))]
+#[case::empty_id("/items/1/blocks/2/call/id", json!(""))]
 #[case::unknown_item("/items/2/kind", json!("tool"))]
 fn what_a_turn_cannot_express_is_unreadable(#[case] place: &str, #[case] damage: Value) {
-    let mut turn: Value = serde_json::from_str(V1).unwrap();
+    let mut turn: Value = serde_json::from_str(V2).unwrap();
     *turn.pointer_mut(place).unwrap() = damage;
     let read = Turn::from_stored(&turn.to_string());
     assert!(matches!(read, Err(InvalidTurn::Unreadable(_))), "{read:?}");

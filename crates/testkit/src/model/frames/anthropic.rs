@@ -18,20 +18,21 @@ pub(super) struct Blocks {
     /// The number of the block that is open or comes next.
     index: usize,
     open: Option<Open>,
-    called: bool,
+    /// Calls so far.
+    calls: usize,
 }
 
 /// A block that may still grow.
 enum Open {
     Text,
-    /// Its text so far, which the signature will cover.
+    /// Its text so far, which the signature will cover together with its place among the calls.
     Thinking(String),
 }
 
-/// The server's proof that this reasoning is its own, unchanged.
-pub(in super::super) fn signature(text: &str) -> String {
+/// The server's proof that this reasoning is its own, unchanged, and stands behind so many calls of its message.
+pub(in super::super) fn signature(text: &str, calls_before: usize) -> String {
     let mut hasher = DefaultHasher::new();
-    text.hash(&mut hasher);
+    (text, calls_before).hash(&mut hasher);
     format!("signed-{:016x}", hasher.finish())
 }
 
@@ -40,7 +41,7 @@ impl Blocks {
         let usage = (usage.0 != UsageFrame::Never).then_some(usage.1);
         let model = request.body.get("model").cloned().unwrap_or(Value::Null);
         let id = format!("msg_{}", request.index);
-        Self { id, model, line_end, usage, begun: false, index: 0, open: None, called: false }
+        Self { id, model, line_end, usage, begun: false, index: 0, open: None, calls: 0 }
     }
 
     fn event(&self, event_: &Value) -> Vec<u8> {
@@ -70,7 +71,7 @@ impl Blocks {
             None => return frames,
             Some(Open::Text) => {}
             Some(Open::Thinking(text)) => {
-                frames.push(self.delta(&json!({"type": "signature_delta", "signature": signature(&text)})));
+                frames.push(self.delta(&json!({"type": "signature_delta", "signature": signature(&text, self.calls)})));
             }
         }
         frames.push(self.stop());
@@ -128,9 +129,9 @@ impl Frames for Blocks {
     }
 
     fn call(&mut self, id: &str, name: &str, arguments: &[String]) -> Vec<Vec<u8>> {
-        self.called = true;
         let mut frames = self.opening();
         frames.extend(self.close());
+        self.calls += 1;
         frames.push(self.start(&json!({"type": "tool_use", "id": id, "name": name, "input": {}})));
         for piece in arguments {
             frames.push(self.delta(&json!({"type": "input_json_delta", "partial_json": piece})));
@@ -152,7 +153,7 @@ impl Frames for Blocks {
         let mut frames = self.opening();
         frames.extend(self.close());
         if ending.end != End::WithoutFinish {
-            let reason = ending.reason.unwrap_or(if self.called { "tool_use" } else { "end_turn" });
+            let reason = ending.reason.unwrap_or(if self.calls > 0 { "tool_use" } else { "end_turn" });
             let delta = json!({"stop_reason": reason, "stop_sequence": null});
             let mut last = json!({"type": "message_delta", "delta": delta});
             if let Some((_, output)) = self.usage {

@@ -124,11 +124,15 @@ async fn reasoning_is_taken_back_only_as_it_went_out() {
     let proof = said.iter().find_map(|event| event.pointer("/delta/signature").cloned()).unwrap();
     let thought = |text: &str| json!({"type": "thinking", "thinking": text, "signature": proof});
     assert_eq!(post(&model, &in_loop(&thought("Hm."))).await.status(), 200);
+    let mut behind = in_loop(&thought("Hm."));
+    behind["messages"][1]["content"].as_array_mut().unwrap().rotate_left(1);
+    behind["messages"][1]["content"].as_array_mut().unwrap().push(json!({"type": "text", "text": "So."}));
+    assert_eq!(post(&model, &behind).await.status(), 400, "reasoning that was moved behind the call");
     let refused = post(&model, &in_loop(&thought("Hm!"))).await;
     assert_eq!(refused.status(), 400);
     let error: Value = refused.json().await.unwrap();
     assert_eq!((&error["type"], &error["error"]["type"]), (&json!("error"), &json!("invalid_request_error")));
-    assert!(error["error"]["message"].as_str().unwrap().contains("did not give to this text"), "{error}");
+    assert!(error["error"]["message"].as_str().unwrap().contains("did not give to this text in this place"), "{error}");
 }
 
 #[rstest]

@@ -14,7 +14,8 @@ fn good() -> Vec<Value> {
     vec![
         json!({"role": "user", "content": [text("look")]}),
         json!({"role": "assistant", "content": [
-            {"type": "thinking", "thinking": "", "signature": "proof"}, text("I look."), call("a"), call("b"),
+            {"type": "thinking", "thinking": "", "signature": "proof"}, text("I look."), call("a"),
+            {"type": "thinking", "thinking": "", "signature": "proof"}, call("b"), text("There."),
         ]}),
         json!({"role": "user", "content": [
             {"type": "tool_result", "tool_use_id": "b", "content": "B", "is_error": true},
@@ -57,12 +58,11 @@ fn broken(at: usize, change: impl FnOnce(&mut Vec<Value>)) -> &'static str {
 #[case::thinking_text(1, "/content/0/thinking", Value::Null, "without its text")]
 #[case::redacted_without_data(1, "/content/0", json!({"type": "redacted_thinking", "data": " "}), "without its data")]
 #[case::redacted_with_text(1, "/content/0", json!({"type": "redacted_thinking", "data": "x", "thinking": ""}), "unknown field")]
-#[case::id_twice(1, "/content/3/id", json!("a"), "used before")]
-#[case::id_illegal(1, "/content/3/id", json!("call:0"), "illegal id")]
-#[case::id_long(1, "/content/3/id", json!("x".repeat(65)), "illegal id")]
-#[case::name(1, "/content/3/name", json!(""), "illegal name")]
-#[case::input(1, "/content/3/input", json!("{}"), "no object")]
-#[case::text_after_calls(1, "/content/3", text("and"), "goes on after its calls")]
+#[case::id_twice(1, "/content/4/id", json!("a"), "used before")]
+#[case::id_illegal(1, "/content/4/id", json!("call:0"), "illegal id")]
+#[case::id_long(1, "/content/4/id", json!("x".repeat(65)), "illegal id")]
+#[case::name(1, "/content/4/name", json!(""), "illegal name")]
+#[case::input(1, "/content/4/input", json!("{}"), "no object")]
 #[case::ends_with_thinking(3, "/content/0", json!({"type": "thinking", "thinking": "", "signature": "s"}), "ends with reasoning")]
 #[case::ends_redacted(3, "/content/0", json!({"type": "redacted_thinking", "data": "x"}), "ends with reasoning")]
 #[case::unknown_call(2, "/content/1/tool_use_id", json!("c"), "answers no call")]
