@@ -206,7 +206,8 @@ impl Job<'_> {
 
     async fn call_model(&self) -> Result<Result<ModelAnswer, ModelError>, Cancelled> {
         let prompt = |draft: &_| {
-            let prompt = Prompt { system: &self.agent.system, turns: self.history, draft: Some(draft) };
+            let model = self.agent.model.name();
+            let prompt = Prompt { model, system: &self.agent.system, turns: self.history, draft: Some(draft) };
             self.agent.model.conversation(&prompt)
         };
         let conversation = self.pen.draft(prompt)?;

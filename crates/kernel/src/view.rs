@@ -33,6 +33,8 @@ const SUMMARY: &str = "[The conversation before this point was long. This is a s
 /// What a model call is made of.
 #[derive(Debug, Clone, Copy)]
 pub struct Prompt<'a> {
+    /// Full name of the model that reads it. It gets back its own reasoning, which no other model takes.
+    pub model: &'a str,
     /// The agent's prompt; may be empty.
     pub system: &'a str,
     /// Sealed turns, oldest first.
@@ -68,8 +70,8 @@ struct Called {
 
 /// The lines of a prompt, neighbours of one side merged.
 fn lines(prompt: &Prompt<'_>, legal_id: fn(&str) -> bool) -> Vec<Line> {
-    let mut script = Script { lines: Vec::new(), names: CallNames::new(legal_id) };
-    let (turns, summary) = seen(prompt);
+    let mut script = Script { reader: prompt.model, lines: Vec::new(), names: CallNames::new(legal_id) };
+    let (turns, summary) = seen(prompt.turns, prompt.draft);
     if let Some(summary) = summary {
         script.hear(&format!("{SUMMARY}\n\n{summary}"));
     }
@@ -88,9 +90,8 @@ fn lines(prompt: &Prompt<'_>, legal_id: fn(&str) -> bool) -> Vec<Line> {
 }
 
 /// The turns that are seen as they are, and the summary in place of those before them.
-fn seen<'a>(prompt: &Prompt<'a>) -> (&'a [Arc<Turn>], Option<&'a str>) {
-    let turns = prompt.turns;
-    let of_draft = prompt.draft.and_then(TurnDraft::compaction).map(|compaction| (turns.len(), compaction));
+fn seen<'a>(turns: &'a [Arc<Turn>], draft: Option<&'a TurnDraft>) -> (&'a [Arc<Turn>], Option<&'a str>) {
+    let of_draft = draft.and_then(TurnDraft::compaction).map(|compaction| (turns.len(), compaction));
     let newest = || turns.iter().enumerate().rev().find_map(|(at, turn)| Some((at, turn.compaction()?)));
     match of_draft.or_else(newest) {
         Some((at, compaction)) => {
@@ -104,21 +105,22 @@ fn seen<'a>(prompt: &Prompt<'a>) -> (&'a [Arc<Turn>], Option<&'a str>) {
 /// How many of the last turns a prompt on these shows as they are.
 #[must_use]
 pub fn turns_seen(turns: &[Arc<Turn>], draft: Option<&TurnDraft>) -> usize {
-    seen(&Prompt { system: "", turns, draft }).0.len()
+    seen(turns, draft).0.len()
 }
 
 /// The summary that a prompt on these shows in place of older turns.
 #[must_use]
 pub fn summary<'a>(turns: &'a [Arc<Turn>], draft: Option<&'a TurnDraft>) -> Option<&'a str> {
-    seen(&Prompt { system: "", turns, draft }).1
+    seen(turns, draft).1
 }
 
-struct Script {
+struct Script<'a> {
+    reader: &'a str,
     lines: Vec<Line>,
     names: CallNames,
 }
 
-impl Script {
+impl Script<'_> {
     fn add_turn(&mut self, turn: &Turn) {
         self.add_items(turn.run_id(), turn.items());
         if let Some(partial) = turn.partial().filter(|partial| partial.policy == PartialPolicy::Keep)
@@ -154,11 +156,13 @@ impl Script {
     }
 
     fn say(&mut self, message: Message<Called>) {
-        let mut said = spoken(message.blocks);
+        let own = message.model.as_deref() == Some(self.reader);
+        let taken = |block: &Block<Called>| own || !matches!(block, Block::Thinking(_));
+        let mut said = spoken(message.blocks.into_iter().filter(taken));
         let before = match self.lines.last_mut() {
             Some(Line::Assistant(before)) if before.calls().next().is_none() => before,
             Some(Line::Assistant(_) | Line::User(_)) | None => {
-                self.lines.push(Line::Assistant(Message { blocks: said }));
+                self.lines.push(Line::Assistant(Message { model: None, blocks: said }));
                 return;
             }
         };
@@ -174,8 +178,8 @@ impl Script {
 
 /// The blocks as every provider takes them: what was said in one piece is one, no text is blank, and reasoning leads to
 /// something.
-fn spoken(blocks: Vec<Block<Called>>) -> Vec<Block<Called>> {
-    let mut said: Vec<Block<Called>> = Vec::with_capacity(blocks.len());
+fn spoken(blocks: impl Iterator<Item = Block<Called>>) -> Vec<Block<Called>> {
+    let mut said: Vec<Block<Called>> = Vec::new();
     for block in blocks {
         match (said.last_mut(), block) {
             (Some(Block::Text { text: before }), Block::Text { text }) => before.push_str(&text),

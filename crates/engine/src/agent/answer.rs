@@ -1,7 +1,7 @@
 //! What a model's answer means for its run: calls to carry out, the end, or a failure. An answer that was cut or refused is
 //! none: its text stays what it is, cut text, and none of its calls enters the draft.
 
-use quell_kernel::turn::{CallResult, REFUSED, ToolCall};
+use quell_kernel::turn::{CallResult, Message, REFUSED, ToolCall};
 use quell_protocol::CallEnd;
 
 use super::Job;
@@ -22,7 +22,8 @@ impl Job<'_> {
             return Ok(Answered::Failed { code: unusable.code.to_owned(), message });
         }
         let paused = answer.finish == Finish::Paused;
-        let calls = self.pen.finish_message(answer.message.map_calls(tool_call))?;
+        let model = Some(self.agent.model.name().to_owned());
+        let calls = self.pen.finish_message(Message { model, ..answer.message.map_calls(tool_call) })?;
         // A model that paused is asked to go on, with no call in between.
         Ok(if calls.is_empty() && !paused { Answered::Done } else { Answered::Calls(calls) })
     }

@@ -9,6 +9,9 @@ use super::{AROUND, Thinking, blank};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(from = "Stored<C>", bound(deserialize = "C: Deserialize<'de>"))]
 pub struct Message<C> {
+    /// Full name of the model that said it; none where nobody wrote it down.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
     /// Its blocks, in order.
     pub blocks: Vec<Block<C>>,
 }
@@ -31,6 +34,8 @@ pub enum Block<C> {
 /// A message as it is read: in blocks, or in the three lists of version 1, which did not know their order.
 #[derive(Deserialize)]
 struct Stored<C> {
+    #[serde(default)]
+    model: Option<String>,
     #[serde(default = "Vec::new")]
     blocks: Vec<Block<C>>,
     #[serde(default)]
@@ -42,14 +47,14 @@ struct Stored<C> {
 }
 
 impl<C> From<Stored<C>> for Message<C> {
-    fn from(Stored { blocks, text, thinking, calls }: Stored<C>) -> Self {
-        if blocks.is_empty() { Self::new(thinking, text, calls) } else { Self { blocks } }
+    fn from(Stored { model, blocks, text, thinking, calls }: Stored<C>) -> Self {
+        if blocks.is_empty() { Self::new(thinking, text, calls) } else { Self { model, blocks } }
     }
 }
 
 impl<C> Default for Message<C> {
     fn default() -> Self {
-        Self { blocks: Vec::new() }
+        Self { model: None, blocks: Vec::new() }
     }
 }
 
@@ -60,7 +65,7 @@ impl<C> Message<C> {
         let text = Some(text.into()).filter(|text| !text.is_empty());
         let thinking = thinking.into_iter().map(Block::Thinking);
         let text = text.into_iter().map(|text| Block::Text { text });
-        Self { blocks: thinking.chain(text).chain(calls.into_iter().map(Block::Call)).collect() }
+        Self { model: None, blocks: thinking.chain(text).chain(calls.into_iter().map(Block::Call)).collect() }
     }
 
     /// All its visible text, as it streamed.
@@ -110,7 +115,7 @@ impl<C> Message<C> {
             Block::Text { text } => Block::Text { text },
             Block::Call(call) => Block::Call(map(call)),
         };
-        Message { blocks: self.blocks.into_iter().map(block).collect() }
+        Message { model: self.model, blocks: self.blocks.into_iter().map(block).collect() }
     }
 
     /// About how many bytes a model reads of it.

@@ -14,6 +14,9 @@ use super::{
 /// Stands in every piece that streams and nowhere else, so that a leak of cut text is seen.
 pub(crate) const STREAMED: char = '§';
 
+/// The model for which views are made.
+pub(crate) const READER: &str = "some/model";
+
 /// One thing that happens to a draft.
 #[derive(Debug, Clone)]
 pub(crate) enum Step {
@@ -193,7 +196,9 @@ fn message() -> impl Strategy<Value = AssistantMessage> {
         2 => text().prop_map(|text| Block::Text { text }),
         3 => call().prop_map(Block::Call),
     ];
-    proptest::collection::vec(block, 0..7).prop_map(|blocks| AssistantMessage { blocks })
+    let blocks = proptest::collection::vec(block, 0..7);
+    let model = prop_oneof![Just(None), Just(Some(READER)), Just(Some("other/model"))];
+    (model, blocks).prop_map(|(model, blocks)| AssistantMessage { model: model.map(Into::into), blocks })
 }
 
 fn result() -> impl Strategy<Value = CallResult> {

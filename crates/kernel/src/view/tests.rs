@@ -5,20 +5,21 @@ mod properties;
 use std::sync::Arc;
 
 use quell_protocol::{CallEnd, StopReason, Verdict};
+use rstest::rstest;
 use serde_json::json;
 
 use super::*;
-use crate::turn::sample::{aborted, run_id, seal};
+use crate::turn::sample::{READER, aborted, run_id, seal};
 use crate::turn::{AssistantMessage, CallResult, Thinking, ToolCall};
 
 fn openai(turns: &[Arc<Turn>], draft: Option<&TurnDraft>) -> Vec<Value> {
-    let messages = openai::messages(&Prompt { system: "", turns, draft });
+    let messages = openai::messages(&Prompt { model: READER, system: "", turns, draft });
     openai::check(&messages).unwrap();
     messages
 }
 
 fn anthropic(turns: &[Arc<Turn>], draft: Option<&TurnDraft>) -> Vec<Value> {
-    let request = anthropic::request(&Prompt { system: "", turns, draft });
+    let request = anthropic::request(&Prompt { model: READER, system: "", turns, draft });
     anthropic::check(&request.messages).unwrap();
     request.messages
 }
@@ -30,6 +31,11 @@ fn says(text: &str) -> AssistantMessage {
 fn asks(ids: &[&str]) -> AssistantMessage {
     let call = |id: &&str| ToolCall::from_wire(id, "shell", json!({"command": "ls"}));
     AssistantMessage::new(Vec::new(), "", ids.iter().map(call).collect())
+}
+
+/// The message, said by the model that reads.
+fn own(message: AssistantMessage) -> AssistantMessage {
+    AssistantMessage { model: Some(READER.into()), ..message }
 }
 
 fn proved(text: &str) -> Thinking {
@@ -53,7 +59,7 @@ fn interrupted(run: &str) -> TurnDraft {
         Thinking::Shown { text: "unsigned".into(), signature: None },
     ];
     let calls = asks(&["a", "b"]).calls().cloned().collect();
-    let made = turn.finish_message(AssistantMessage::new(thinking, "I look.", calls));
+    let made = turn.finish_message(own(AssistantMessage::new(thinking, "I look.", calls)));
     turn.begin_call(&made[0].id);
     turn.finish_call(&made[0].id, CallResult { end: CallEnd::Ok, output: "x.txt".into() });
     turn
@@ -64,7 +70,7 @@ fn a_stopped_batch_in_the_openai_dialect() {
     let turn = stop(interrupted("run-1"), PartialPolicy::Discard);
     let note = turn.note().unwrap().to_owned();
     let next = draft("run-2", "and now?");
-    let messages = openai::messages(&Prompt { system: "Be brief.", turns: &[turn], draft: Some(&next) });
+    let messages = openai::messages(&Prompt { model: READER, system: "Be brief.", turns: &[turn], draft: Some(&next) });
     openai::check(&messages).unwrap();
     let call =
         |id| json!({"id": id, "type": "function", "function": {"name": "shell", "arguments": "{\"command\":\"ls\"}"}});
@@ -86,7 +92,8 @@ fn a_stopped_batch_in_the_anthropic_dialect() {
     let turn = stop(interrupted("run-1"), PartialPolicy::Discard);
     let note = turn.note().unwrap().to_owned();
     let next = draft("run-2", "and now?");
-    let request = anthropic::request(&Prompt { system: "Be brief.", turns: &[turn], draft: Some(&next) });
+    let request =
+        anthropic::request(&Prompt { model: READER, system: "Be brief.", turns: &[turn], draft: Some(&next) });
     anthropic::check(&request.messages).unwrap();
     let call = |id| json!({"type": "tool_use", "id": id, "name": "shell", "input": {"command": "ls"}});
     let not_started = CallResult::not_started().output;
@@ -198,7 +205,7 @@ fn messages_of_one_side_in_a_row_become_one() {
     turn.add_user("two".into());
     turn.finish_message(says("three"));
     let calls = asks(&["a"]).calls().cloned().collect();
-    turn.finish_message(AssistantMessage::new(vec![proved("hmm")], "", calls));
+    turn.finish_message(own(AssistantMessage::new(vec![proved("hmm")], "", calls)));
     turn.add_user("four".into());
     let turns = [stop(turn, PartialPolicy::Discard)];
     let messages = openai(&turns, None);
@@ -227,7 +234,7 @@ fn reasoning_between_two_calls_goes_back_between_them() {
         thinks("end"),
     ];
     let mut turn = draft("run-1", "look");
-    turn.finish_message(AssistantMessage { blocks });
+    turn.finish_message(own(AssistantMessage { model: None, blocks }));
     let messages = anthropic(&[], Some(&turn));
     let told = |block: &Value| {
         let words = ["thinking", "text", "id"].map(|field| block[field].as_str());
@@ -239,11 +246,29 @@ fn reasoning_between_two_calls_goes_back_between_them() {
     assert_eq!((&messages[1]["content"], &messages[1]["tool_calls"][1]["id"]), (&json!("First.So."), &json!("b")));
 }
 
+/// A provider refuses what another one signed, and one that was changed for another model refuses it for ever.
+#[rstest]
+#[case::its_own(Some(READER), true)]
+#[case::of_another_model(Some("some/other"), false)]
+#[case::of_another_provider(Some("other/model"), false)]
+#[case::of_nobody_knows_whom(None, false)]
+fn reasoning_goes_back_to_the_model_that_signed_it_alone(#[case] model: Option<&str>, #[case] shown: bool) {
+    let mut turn = draft("run-1", "look");
+    let calls = asks(&["a"]).calls().cloned().collect();
+    let message = AssistantMessage::new(vec![proved("hmm"), Thinking::Redacted { data: "x".into() }], "I look.", calls);
+    turn.finish_message(AssistantMessage { model: model.map(Into::into), ..message });
+    for messages in [anthropic(&[], Some(&turn)), anthropic(&[stop(turn, PartialPolicy::Discard)], None)] {
+        let thinks = |block: &Value| block["type"].as_str().is_some_and(|kind| kind.ends_with("thinking"));
+        assert_eq!(messages[1]["content"].as_array().unwrap().iter().any(thinks), shown, "{messages:#?}");
+        assert!(messages[1].to_string().contains("I look."));
+    }
+}
+
 #[test]
 fn an_agent_without_a_prompt_sends_none() {
     let next = draft("run-1", "hello");
     for system in ["", " \n"] {
-        let prompt = Prompt { system, turns: &[], draft: Some(&next) };
+        let prompt = Prompt { model: READER, system, turns: &[], draft: Some(&next) };
         assert_eq!(openai::messages(&prompt)[0]["role"], "user");
         assert_eq!(anthropic::request(&prompt).system, "");
     }

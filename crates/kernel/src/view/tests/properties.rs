@@ -5,7 +5,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::super::*;
-use crate::turn::sample::{Ended, STREAMED, abort, conversation, ended, run_id, seal, story};
+use crate::turn::sample::{Ended, READER, STREAMED, abort, conversation, ended, run_id, seal, story};
 use crate::turn::{CallResult, Compaction, Turn, TurnDraft};
 
 fn turns(conversation: &[Ended]) -> Vec<Arc<Turn>> {
@@ -18,11 +18,11 @@ fn next() -> TurnDraft {
 }
 
 fn openai(turns: &[Arc<Turn>], draft: Option<&TurnDraft>) -> Vec<Value> {
-    openai::messages(&Prompt { system: "Be brief.", turns, draft })
+    openai::messages(&Prompt { model: READER, system: "Be brief.", turns, draft })
 }
 
 fn anthropic(turns: &[Arc<Turn>], draft: Option<&TurnDraft>) -> Vec<Value> {
-    anthropic::request(&Prompt { system: "Be brief.", turns, draft }).messages
+    anthropic::request(&Prompt { model: READER, system: "Be brief.", turns, draft }).messages
 }
 
 fn valid(turns: &[Arc<Turn>], draft: Option<&TurnDraft>) -> Result<(), TestCaseError> {
