@@ -319,15 +319,27 @@ impl Cell {
         let sealed_at = self.clock.rfc3339(self.clock.now());
         let turn = Arc::new(draft.seal(Sealing { verdict: &verdict, policy: self.policy, sealed_at, usage }));
         facts.sealed = Some(Arc::clone(&turn));
-        self.page.close();
         self.end_calls(&mut facts, &turn);
         drop(facts);
         self.seq.send_modify(|_| {});
     }
 
-    /// The turn is in the database.
+    /// The turn is in the database. Until then the journal goes on to be written: it can rebuild the turn.
     pub fn recorded(&self) {
         self.facts().recorded = true;
+        self.close_page();
+    }
+
+    /// True while a sealed turn is not in the database.
+    #[must_use]
+    pub fn is_unrecorded(&self) -> bool {
+        let facts = self.facts();
+        facts.sealed.is_some() && !facts.recorded
+    }
+
+    /// Nothing more of this run is to be in the journal.
+    pub fn close_page(&self) {
+        self.page.close();
     }
 
     /// Announces the end with the receipt.

@@ -167,7 +167,7 @@ impl Page {
         }
     }
 
-    /// The turn is sealed and goes to the database itself: nothing more is to be written.
+    /// The run is in the database as it ended: nothing more is to be written.
     pub fn close(&self) {
         let mut text = self.text();
         let lines = text.lines;

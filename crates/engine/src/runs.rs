@@ -6,6 +6,7 @@
 
 mod finish;
 mod look;
+mod record;
 mod stop;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -51,6 +52,8 @@ struct State {
     shown: BTreeMap<AgentId, (ComputeStatus, u64)>,
     /// A task will tell the lists that have changed since.
     telling: bool,
+    /// Runs whose turn the database refused, in the order in which it did.
+    refused: Vec<Arc<Cell>>,
 }
 
 /// How long a change of an agent's runs waits for further ones before subscribers are told. A change of its status does not wait.
@@ -78,7 +81,8 @@ impl Runs {
     /// Outside of a runtime.
     #[must_use]
     pub fn new(registry: Registry, workshop: Arc<Workshop>, store: Store, clock: Clock, hub: Hub) -> Self {
-        let state = Mutex::new(State { registry, cells: HashMap::new(), shown: BTreeMap::new(), telling: false });
+        let (cells, shown) = (HashMap::new(), BTreeMap::new());
+        let state = Mutex::new(State { registry, cells, shown, telling: false, refused: Vec::new() });
         let runtime = Handle::current();
         let inner = Arc::new(Inner { clock, hub, store, workshop, tasks: TaskTracker::new(), runtime, state });
         // What a run left in the background keeps it from being forgotten.
@@ -323,10 +327,7 @@ impl Runs {
     fn apply(&self, state: &mut State, id: &RunId, effects: &[Effect]) {
         let Some(cell) = state.cells.get(id).cloned() else { return };
         let Some(entry) = state.registry.get(id) else { return };
-        let debts = match &entry.state {
-            RunState::Ending { debts, .. } | RunState::Ended { debts, .. } => *debts,
-            RunState::Queued | RunState::Running => Debts::default(),
-        };
+        let debts = debts_of(entry);
         for effect in effects {
             match effect {
                 Effect::Spawn => cell.started(),
@@ -433,6 +434,13 @@ impl Runs {
 
 fn may(who: &Who, owner: &Owner) -> bool {
     who.admin || owner.principal == who.principal
+}
+
+fn debts_of(entry: &Entry) -> Debts {
+    match &entry.state {
+        RunState::Ending { debts, .. } | RunState::Ended { debts, .. } => *debts,
+        RunState::Queued | RunState::Running => Debts::default(),
+    }
 }
 
 fn announce_ending(cell: &Cell, entry: &Entry) {

@@ -65,18 +65,10 @@ impl Runs {
             self.input(cell.id(), Input::Released);
         };
         let record = async {
-            let turn = cell.sealed().await;
-            let session = cell.run.session.clone();
-            let view = stored_view(cell);
-            match self.store().append_turn(session, cell.run.id.clone(), turn.to_stored(), view).await {
-                Ok(()) => {
-                    cell.recorded();
-                    self.input(cell.id(), Input::Recorded);
-                }
-                Err(error) => {
-                    tracing::error!(run = %cell.id(), %error, "turn could not be recorded");
-                    self.input(cell.id(), Input::RecordFailed);
-                }
+            cell.sealed().await;
+            if let Err(error) = self.record(cell).await {
+                tracing::error!(run = %cell.id(), %error, "turn could not be recorded; it is tried again");
+                self.input(cell.id(), Input::RecordFailed);
             }
         };
         // The first in the line: the writer keeps the order in which it was asked.
@@ -153,7 +145,8 @@ const KEPT: Duration = Duration::from_secs(3600);
 /// Between two tries.
 const AGAIN: Duration = Duration::from_secs(10);
 
-/// Stores the end of a run and forgets it. While the database refuses, the run stays in memory, so that its receipt can be read.
+/// Stores the end of a run, with its turn if the database refused that, and forgets it. While it refuses, the run stays in
+/// memory, so that its receipt can be read, and its journal in the database, so that a later daemon finds it.
 pub(super) async fn close_book(runs: Runs, cell: Arc<Cell>) {
     if cell.acceptance().await == Acceptance::Durable {
         while let Err(error) = store_end(&runs, &cell).await {
@@ -168,6 +161,7 @@ pub(super) async fn close_book(runs: Runs, cell: Arc<Cell>) {
             tokio::time::sleep(AGAIN).await;
         }
     }
+    runs.give_up(&cell);
     runs.forget(cell.id());
 }
 
@@ -180,7 +174,10 @@ pub(super) async fn store_amended(runs: Runs, cell: Arc<Cell>) {
     runs.forget(cell.id());
 }
 
-async fn store_end(runs: &Runs, cell: &Cell) -> Result<(), StoreError> {
+async fn store_end(runs: &Runs, cell: &Arc<Cell>) -> Result<(), StoreError> {
+    if cell.is_unrecorded() {
+        runs.record(cell).await?;
+    }
     runs.store().end_run(cell.run.id.clone(), stored_view(cell)).await
 }
 

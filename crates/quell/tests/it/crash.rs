@@ -2,6 +2,7 @@
 
 mod disk;
 mod kills;
+mod refused;
 
 use std::path::Path;
 

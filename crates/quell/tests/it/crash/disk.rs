@@ -106,13 +106,16 @@ async fn a_full_disk_ends_runs_with_a_reason_and_hangs_nothing() {
     assert!(!site.daemon.home().data().join("work/main/proof").exists(), "it was started all the same");
     let log = http.events(&talking, 0).await.to_end().await;
     assert_eq!((log.verdict(), log.text().as_str()), ("completed", "I have an idea.This is it."));
-    assert_eq!(log.receipt()["turn"]["recorded"], false, "the receipt hides that the turn is lost");
+    assert_eq!(log.receipt()["turn"]["recorded"], false, "the receipt hides that the turn is not in the database");
 
     site.make_room();
     site.model.script(Behaviour::text("Here again."));
     let next = site.send("talking").await.expect_status(202)["runId"].as_str().unwrap().to_owned();
     let log = http.events(&next, 0).await.to_end().await;
     assert_eq!((log.verdict(), &log.receipt()["turn"]["recorded"]), ("completed", &json!(true)));
+    let past = http.get("/api/sessions/talking/history").await.expect_status(200).to_string();
+    let (kept, new) = (past.find("This is it."), past.find("Here again."));
+    assert!(kept.is_some() && kept < new, "what was said while the disk was full is not before what followed: {past}");
     site.model.assert_histories_valid();
     assert!(site.daemon.stop().await.success(), "{}", site.daemon.output());
 }

@@ -1,0 +1,86 @@
+//! A database that refuses for a while: what was said is in it as soon as it takes writes again, in order, whoever asks then.
+
+use quell_engine::cell::Progress;
+use quell_kernel::Push;
+use quell_protocol::{RunId, StopReason, Verdict};
+use quell_testkit::model::{Behaviour, Stream};
+
+use super::{after_the_crash, database, journaled, next_request, says};
+use crate::harness::{Claim, Ground, House, abort_reason, alice, ask, copy_of, message, of_run, receipt};
+
+/// Refuses turns and nothing else.
+const REFUSE_TURNS: &str = "CREATE TRIGGER refuse BEFORE INSERT ON history BEGIN SELECT RAISE(ABORT, 'not now'); END";
+const TAKE_TURNS: &str = "DROP TRIGGER refuse";
+
+/// Waits until a run is over without its turn in the database.
+async fn ends_unrecorded(house: &House, run: &RunId) {
+    let Some(cell) = house.engine.live(run) else { panic!("run {run} is forgotten") };
+    cell.reached(Progress::Ended).await;
+    let receipt = cell.receipt().unwrap();
+    assert!(!receipt.turn.recorded, "the database refused: {receipt:#?}");
+}
+
+/// Another program, such as a backup, holds the write lock for longer than a statement waits, just as a run ends.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_turn_that_the_database_refused_once_is_there_after_a_restart() {
+    let house = House::shared().await;
+    house.model.script(Stream::new().text("All is").wait_for("go").text(" well."));
+    let run = house.send(message("s", "how is it?")).await;
+    journaled(&house, &run, "its text", says("text", "All is")).await;
+    let other = database(house.dir.path());
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    house.model.open_gate("go");
+    ends_unrecorded(&house, &run).await;
+    other.execute_batch("COMMIT").unwrap();
+    let view = house.ended(&run).await;
+    assert_eq!((view.verdict.as_ref(), receipt(&view).turn.recorded), (Some(&Verdict::Completed), true), "{view:#?}");
+    let after = after_the_crash(&house).await;
+    let seen = next_request(&after).await;
+    assert!(seen.contains("All is well."), "{seen}");
+    after.close().await;
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn turns_that_were_refused_stand_before_those_that_came_after_them() {
+    let house = House::shared().await;
+    let other = database(house.dir.path());
+    other.execute_batch(REFUSE_TURNS).unwrap();
+    for (text, answer) in [("one?", "The first."), ("two?", "The second.")] {
+        house.model.script(Behaviour::text(answer));
+        let run = house.send(message("s", text)).await;
+        ends_unrecorded(&house, &run).await;
+    }
+    other.execute_batch(TAKE_TURNS).unwrap();
+    house.model.script(Behaviour::text("The third."));
+    let third = house.ask("s", "three?").await;
+    assert!(receipt(&third).turn.recorded, "{third:#?}");
+    let after = after_the_crash(&house).await;
+    let seen = next_request(&after).await;
+    let places: Vec<_> = ["The first.", "The second.", "The third."].iter().map(|said| seen.find(said)).collect();
+    assert!(places.iter().all(Option::is_some) && places.is_sorted(), "{places:?} in {seen}");
+    after.close().await;
+    house.close().await;
+}
+
+/// A forced stop seals in the call that gives the verdict; the daemon dies before the database has taken the turn.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_forced_stop_whose_turn_was_refused_outlives_its_daemon() {
+    let house = House::shared().await;
+    database(house.dir.path()).execute_batch(REFUSE_TURNS).unwrap();
+    house.model.script(Behaviour::silent_mid_stream("Half of it"));
+    let run = house.send(message("s", "tell me")).await;
+    house.text_came(&run).await;
+    house.engine.stop(&alice(), &of_run(&run), &ask(Push::Forced)).settled().await;
+    ends_unrecorded(&house, &run).await;
+    journaled(&house, &run, "the verdict", says("ending", "alice")).await;
+    let data = copy_of(house.dir.path());
+    database(data.path()).execute_batch(TAKE_TURNS).unwrap();
+    let after = House::on(Ground::Own(data), Claim::shared().await, super::keep_partials).await;
+    let view = after.engine.run(&run).await.unwrap().unwrap();
+    assert_eq!(abort_reason(view.verdict.as_ref()), StopReason::User);
+    let seen = next_request(&after).await;
+    assert!(seen.contains("Half of it") && seen.contains("stopped on purpose by the user"), "{seen}");
+    after.close().await;
+    house.close().await;
+}
