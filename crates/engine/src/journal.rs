@@ -1,8 +1,10 @@
 //! The journal's pages: what each run at work still has to write down. It knows no database; whoever does takes the pages that
 //! are due, writes them, and says how it went.
 //!
-//! Writing a line is synchronous and never waits. What waits is bounded: a page holds no more than the draft of its run does.
+//! Writing a line is synchronous and never waits. What waits is bounded: a page holds no more than the draft of its run does,
+//! and what was refused once more as much.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use quell_kernel::journal::{Line, Waiting};
@@ -10,7 +12,7 @@ use quell_protocol::RunId;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Duration, Instant};
 
-/// When lines that were refused are tried again, unless a new line comes earlier.
+/// When lines that were refused are tried again. What comes meanwhile waits behind them.
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// The pages of all runs. Clones are the same.
@@ -19,16 +21,9 @@ pub struct Journal(Arc<Desk>);
 
 #[derive(Debug, Default)]
 struct Desk {
-    due: Mutex<Due>,
+    /// Pages with something to write, by the moment at which it is due.
+    pages: Mutex<BTreeMap<(Instant, RunId), Page>>,
     changed: Notify,
-}
-
-#[derive(Debug, Default)]
-struct Due {
-    /// Pages with something to write, each once.
-    pages: Vec<Page>,
-    /// When the first of them is to be written.
-    at: Option<Instant>,
 }
 
 /// One run's page. Clones are the same.
@@ -46,19 +41,25 @@ struct Sheet {
 #[derive(Debug, Default)]
 struct Text {
     waiting: Waiting,
-    /// Rows that the database refused, to be written again.
-    refused: Vec<Row>,
-    /// The number of the next row.
-    next: u32,
+    /// What the database refused, to be written again before anything else.
+    refused: Option<Refused>,
     /// Lines so far.
     lines: u64,
-    listed: bool,
+    /// Where it stands on the desk.
+    due: Option<Instant>,
     closed: bool,
+}
+
+#[derive(Debug)]
+struct Refused {
+    rows: Vec<Row>,
+    /// The lines that would have been written with them.
+    lines: u64,
 }
 
 #[derive(Debug, Clone, Default)]
 struct Written {
-    /// Lines that were tried to write.
+    /// Lines of which it is known how they fared.
     lines: u64,
     /// Why the last try failed, if it did.
     problem: Option<String>,
@@ -69,7 +70,7 @@ struct Written {
 pub struct Row {
     /// The run.
     pub run: RunId,
-    /// Its place among the rows of the run.
+    /// Its place among the rows of the run. A later row of the same number takes its place.
     pub number: u32,
     /// JSON of a [`Line`].
     pub line: String,
@@ -97,15 +98,15 @@ impl Journal {
         Page(Arc::new(Sheet { run, journal: self.clone(), text, written }))
     }
 
-    /// Waits until something is due and takes everything that waits.
+    /// Waits until something is due and takes what is.
     ///
     /// # Cancel safety
     /// Safe: nothing is taken before the last wait.
     pub async fn due(&self) -> Vec<Taken> {
         loop {
             let changed = self.0.changed.notified();
-            let at = self.desk().at;
-            match at {
+            let first = self.desk().first_key_value().map(|((at, _), _)| *at);
+            match first {
                 None => changed.await,
                 Some(at) if at <= Instant::now() => return self.take(),
                 Some(at) => {
@@ -117,43 +118,39 @@ impl Journal {
     }
 
     fn take(&self) -> Vec<Taken> {
-        let Due { pages, .. } = std::mem::take(&mut *self.desk());
+        let now = Instant::now();
+        let mut desk = self.desk();
+        let mut pages = Vec::new();
+        while let Some(first) = desk.first_entry().filter(|first| first.key().0 <= now) {
+            pages.push(first.remove());
+        }
+        drop(desk);
         pages.into_iter().filter_map(Page::take).collect()
     }
 
-    fn put(&self, page: Option<Page>, at: Instant) {
-        let mut due = self.desk();
-        due.pages.extend(page);
-        if due.at.is_none_or(|before| at < before) {
-            due.at = Some(at);
-            drop(due);
-            self.0.changed.notify_one();
-        }
-    }
-
-    fn desk(&self) -> MutexGuard<'_, Due> {
-        self.0.due.lock().unwrap_or_else(PoisonError::into_inner)
+    fn desk(&self) -> MutexGuard<'_, BTreeMap<(Instant, RunId), Page>> {
+        self.0.pages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Page {
     /// Writes a line. After the page was closed it is dropped.
     pub fn write(&self, line: Line) {
-        let patience = line.patience();
         let mut text = self.text();
         if text.closed {
             return;
         }
         text.lines += 1;
-        text.waiting.push(line);
-        let patience = if text.waiting.is_full() { Duration::ZERO } else { patience };
-        self.list(&mut text, Instant::now() + patience);
+        let at = Instant::now() + text.waiting.push(line);
+        if text.refused.is_none() && text.due.is_none_or(|due| at < due) {
+            self.list(&mut text, at);
+        }
     }
 
     /// Waits until everything written so far is in the database.
     ///
     /// # Errors
-    /// [`Unwritten`] when the database refused; it will be tried again with the next line.
+    /// [`Unwritten`] when the database refused it, or what stands before it; it will be tried again.
     ///
     /// # Cancel safety
     /// Safe: it waits for a condition.
@@ -171,32 +168,35 @@ impl Page {
     pub fn close(&self) {
         let mut text = self.text();
         let lines = text.lines;
-        *text = Text { lines, listed: text.listed, closed: true, ..Text::default() };
+        *text = Text { lines, closed: true, ..Text::default() };
         drop(text);
         self.0.written.send_replace(Written { lines, problem: None });
     }
 
     fn take(self) -> Option<Taken> {
         let mut text = self.text();
-        text.listed = false;
-        if text.closed {
-            return None;
-        }
-        let mut rows = std::mem::take(&mut text.refused);
-        for line in text.waiting.take() {
-            // Through a JSON value, whose text cannot fail.
-            rows.push(Row { run: self.0.run.clone(), number: text.next, line: serde_json::json!(line).to_string() });
-            text.next += 1;
-        }
+        text.due = None;
         let lines = text.lines;
+        let Refused { rows, lines } = text.refused.take().unwrap_or_else(|| {
+            let row = |(number, line)| {
+                // Through a JSON value, whose text cannot fail.
+                Row { run: self.0.run.clone(), number, line: serde_json::json!(line).to_string() }
+            };
+            Refused { rows: text.waiting.take().into_iter().map(row).collect(), lines }
+        });
         drop(text);
-        Some(Taken { page: self, rows, lines })
+        (!rows.is_empty()).then_some(Taken { page: self, rows, lines })
     }
 
+    /// Puts it on the desk, in another place if it lies there.
     fn list(&self, text: &mut Text, at: Instant) {
-        let page = (!text.listed).then(|| self.clone());
-        text.listed = true;
-        self.0.journal.put(page, at);
+        let mut desk = self.0.journal.desk();
+        if let Some(due) = text.due.replace(at) {
+            desk.remove(&(due, self.0.run.clone()));
+        }
+        desk.insert((at, self.0.run.clone()), self.clone());
+        drop(desk);
+        self.0.journal.0.changed.notify_one();
     }
 
     fn text(&self) -> MutexGuard<'_, Text> {
@@ -207,16 +207,18 @@ impl Page {
 impl Taken {
     /// How it went.
     pub fn settle(self, outcome: Result<(), String>) {
-        let Self { page, rows, lines } = self;
+        let Self { page, rows, mut lines } = self;
         let problem = outcome.err();
-        if problem.is_some() {
-            let mut text = page.text();
-            if !text.closed {
-                // What was taken meanwhile waits behind it: there is one writer.
-                text.refused = rows;
-                page.list(&mut text, Instant::now() + AGAIN);
-            }
+        let mut text = page.text();
+        if problem.is_some() && !text.closed {
+            text.refused = Some(Refused { rows, lines });
+            page.list(&mut text, Instant::now() + AGAIN);
+            // What came meanwhile waits behind them.
+            lines = text.lines;
+        } else if text.due.is_none() && !text.waiting.is_empty() {
+            page.list(&mut text, Instant::now());
         }
+        drop(text);
         page.0.written.send_if_modified(|written| {
             let news = lines >= written.lines;
             if news {
@@ -264,7 +266,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_call_is_due_at_once_with_what_stood_before_it() {
+    async fn a_call_is_due_at_once_with_what_stood_before_it_and_other_runs_wait() {
         let journal = Journal::default();
         let (page, other) = (page(&journal), journal.page(RunId::parse("run-2").unwrap()));
         page.write(text("I look."));
@@ -273,36 +275,44 @@ mod tests {
         let begun = Instant::now();
         let taken = journal.due().await;
         assert!(begun.elapsed().is_zero());
-        assert_eq!(lines(&taken), [(0, text("I look.")), (1, began()), (0, text("Me too."))]);
+        assert_eq!(lines(&taken), [(0, text("I look.")), (1, began())]);
         let waiting = page.written();
         tokio::pin!(waiting);
         assert!(futures_util::poll!(waiting.as_mut()).is_pending());
         taken.into_iter().for_each(|taken| taken.settle(Ok(())));
         assert_eq!(waiting.await, Ok(()));
+        assert_eq!(lines(&journal.due().await), [(0, text("Me too."))]);
+        assert_eq!(begun.elapsed().as_millis() / 10, 25);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_was_refused_is_said_and_written_again_in_order() {
+    async fn what_was_refused_is_said_and_written_again_before_what_came_after_it() {
         let journal = Journal::default();
         let page = page(&journal);
         page.write(began());
-        let taken = journal.due().await;
-        taken.into_iter().for_each(|taken| taken.settle(Err("the disk is full".to_owned())));
+        let settle = |taken: Vec<Taken>, outcome: Result<(), &str>| {
+            let told = lines(&taken);
+            taken.into_iter().for_each(|taken| taken.settle(outcome.map_err(str::to_owned)));
+            told
+        };
+        settle(journal.due().await, Err("the disk is full"));
         assert_eq!(page.written().await, Err(Unwritten("the disk is full".to_owned())));
+        let refused = Instant::now();
         page.write(text("after"));
         page.write(began());
         let waiting = page.written();
         tokio::pin!(waiting);
         assert!(futures_util::poll!(waiting.as_mut()).is_pending(), "the old refusal answered a new line");
-        let taken = journal.due().await;
-        assert_eq!(lines(&taken), [(0, began()), (1, text("after")), (2, began())]);
-        taken.into_iter().for_each(|taken| taken.settle(Ok(())));
-        assert_eq!(waiting.await, Ok(()));
-        let refused_again = Instant::now();
-        page.write(began());
-        journal.due().await.into_iter().for_each(|taken| taken.settle(Err("still".to_owned())));
-        assert_eq!(lines(&journal.due().await), [(3, began())]);
-        assert_eq!(refused_again.elapsed(), AGAIN);
+        assert_eq!(settle(journal.due().await, Err("still")), [(0, began())]);
+        assert_eq!(refused.elapsed(), AGAIN, "a new line hurries what the disk refuses");
+        assert_eq!(waiting.await, Err(Unwritten("still".to_owned())));
+        for n in 0..1000 {
+            page.write(text(&format!("{n} ")));
+        }
+        assert_eq!(settle(journal.due().await, Ok(())), [(0, began())]);
+        let rest = settle(journal.due().await, Ok(()));
+        assert_eq!((rest.len(), refused.elapsed()), (3, AGAIN * 2), "{rest:?}");
+        assert_eq!(page.written().await, Ok(()));
     }
 
     #[tokio::test(start_paused = true)]

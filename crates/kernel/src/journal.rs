@@ -5,6 +5,7 @@
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use quell_protocol::{CallId, RunId, Usage, Verdict};
@@ -19,6 +20,8 @@ pub const TEXT_BYTES: usize = 4 * 1024;
 /// How long a fact may wait. Most runs that are stopped or done have their whole turn written before that, and then need no
 /// line.
 const FACT_WAITS: Duration = Duration::from_millis(20);
+/// How long further output of a call may wait: its row is written anew with all that is kept of it.
+const REWRITE_WAITS: Duration = Duration::from_secs(1);
 /// How many event numbers are reserved at a time: far more than a run can tell before a line is written.
 const NUMBERS: u64 = 65_536;
 
@@ -133,69 +136,82 @@ impl TurnDraft {
     }
 }
 
-/// Lines that wait to be written. What can be said in one line is: pieces of one text, and numbers that only grow.
+/// Lines that wait to be written, and the numbers of their rows. What can be said in one line is: pieces of one text, and
+/// numbers that only grow. What a call prints has one row, which is written anew and is the result's in the end: a call that
+/// prints for ever costs no more room than its draft.
 #[derive(Debug, Clone, Default)]
 pub struct Waiting {
-    lines: Vec<Line>,
-    /// What the last line says has been printed, while it is still growing.
-    printing: Option<(CallId, Clipped)>,
+    rows: Vec<(u32, Line)>,
+    /// Calls at work that have printed.
+    printing: BTreeMap<CallId, Printing>,
     text: usize,
+    /// The number of the next row.
+    next: u32,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Printing {
+    output: Clipped,
+    /// The row, once it is written.
+    row: Option<u32>,
+    /// The row does not say all of it.
+    news: bool,
 }
 
 impl Waiting {
-    /// Adds a line.
-    pub fn push(&mut self, line: Line) {
-        if let (Line::Printed { call, text }, Some((printing, printed))) = (&line, &mut self.printing)
-            && call == printing
-        {
-            return printed.push(text);
-        }
-        self.settle();
-        match (line, self.lines.last_mut()) {
+    /// Adds a line. Answers how long it may wait.
+    pub fn push(&mut self, line: Line) -> Duration {
+        let patience = line.patience();
+        match (line, self.rows.last_mut()) {
             (Line::Printed { call, text }, _) => {
-                let mut printed = Clipped::default();
-                printed.push(&text);
-                self.printing = Some((call, printed));
+                let printing = self.printing.entry(call).or_default();
+                printing.output.push(&text);
+                printing.news = true;
+                return if printing.row.is_some() { REWRITE_WAITS } else { patience };
             }
-            (Line::Text { text }, Some(Line::Text { text: before }))
-            | (Line::Thinking { text }, Some(Line::Thinking { text: before })) => {
+            (Line::Finished { call, result }, _) => {
+                let row = self.printing.remove(&call).and_then(|printing| printing.row);
+                let row = row.unwrap_or_else(|| number(&mut self.next));
+                self.rows.push((row, Line::Finished { call, result }));
+            }
+            (Line::Text { text }, Some((_, Line::Text { text: before })))
+            | (Line::Thinking { text }, Some((_, Line::Thinking { text: before }))) => {
                 self.text += text.len();
                 before.push_str(&text);
             }
-            (Line::Spent { usage }, Some(Line::Spent { usage: before })) => *before = usage,
+            (Line::Spent { usage }, Some((_, Line::Spent { usage: before }))) => *before = usage,
             (line, _) => {
                 if let Line::Text { text } | Line::Thinking { text } = &line {
                     self.text += text.len();
                 }
-                self.lines.push(line);
+                self.rows.push((number(&mut self.next), line));
             }
         }
+        if self.text >= TEXT_BYTES { Duration::ZERO } else { patience }
     }
 
     /// True when nothing waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.lines.is_empty() && self.printing.is_none()
+        self.rows.is_empty() && !self.printing.values().any(|printing| printing.news)
     }
 
-    /// True when so much text waits that it is not to wait any longer.
-    #[must_use]
-    pub fn is_full(&self) -> bool {
-        self.text >= TEXT_BYTES
-    }
-
-    /// Takes everything.
-    pub fn take(&mut self) -> Vec<Line> {
-        self.settle();
+    /// Takes everything, each line with the number of its row. One that was taken before is to be replaced.
+    pub fn take(&mut self) -> Vec<(u32, Line)> {
         self.text = 0;
-        std::mem::take(&mut self.lines)
-    }
-
-    fn settle(&mut self) {
-        if let Some((call, printed)) = self.printing.take() {
-            self.lines.push(Line::Printed { call, text: printed.text() });
+        let mut rows = std::mem::take(&mut self.rows);
+        for (call, printing) in self.printing.iter_mut().filter(|(_, printing)| printing.news) {
+            printing.news = false;
+            let row = *printing.row.get_or_insert_with(|| number(&mut self.next));
+            rows.push((row, Line::Printed { call: call.clone(), text: printing.output.text() }));
         }
+        rows
     }
+}
+
+fn number(next: &mut u32) -> u32 {
+    *next += 1;
+    *next - 1
 }
 
 /// Which event numbers a run may use without a further line in its journal.

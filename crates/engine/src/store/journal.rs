@@ -9,7 +9,8 @@ use crate::journal::Row;
 
 impl Store {
     /// Writes lines of journals, without a sync of its own: they survive the death of the daemon, and of the machine once
-    /// anything else is written. Rows that are there already, and those of runs that are over, are left out.
+    /// anything else is written. A row that is there already is replaced; those of runs that are over are
+    /// left out.
     ///
     /// # Errors
     /// [`StoreError`] when they could not be written; then none was.
@@ -21,7 +22,7 @@ impl Store {
             let mut insert = db.prepare_cached(
                 "INSERT INTO journal (run, number, line)
                  SELECT id, ?2, ?3 FROM runs WHERE id = ?1 AND state IN ('accepted', 'started')
-                 ON CONFLICT (run, number) DO NOTHING",
+                 ON CONFLICT (run, number) DO UPDATE SET line = excluded.line",
             )?;
             for Row { run, number, line } in &rows {
                 insert.execute(params![run.as_str(), number, line])?;

@@ -14,8 +14,10 @@ fn written(lines: &[Line]) -> Vec<Line> {
 
 fn joined(lines: impl IntoIterator<Item = Line>) -> Vec<Line> {
     let mut waiting = Waiting::default();
-    lines.into_iter().for_each(|line| waiting.push(line));
-    waiting.take()
+    for line in lines {
+        waiting.push(line);
+    }
+    waiting.take().into_iter().map(|(_, line)| line).collect()
 }
 
 proptest! {
@@ -27,10 +29,17 @@ proptest! {
         let mut places: Vec<usize> = writes.iter().map(|at| at.index(lines.len() + 1)).collect();
         places.extend([0, lines.len()]);
         places.sort_unstable();
-        let in_writes: Vec<Line> = places.windows(2).flat_map(|pair| joined(lines[pair[0]..pair[1]].to_vec())).collect();
-        let folded = Folded::of(run_id("run-1"), story.user.clone(), written(&in_writes));
+        let (mut waiting, mut rows) = (Waiting::default(), BTreeMap::new());
+        for pair in places.windows(2) {
+            for line in &lines[pair[0]..pair[1]] {
+                waiting.push(line.clone());
+            }
+            rows.extend(waiting.take());
+        }
+        prop_assert!(rows.len() <= lines.len() && waiting.is_empty());
+        let rows: Vec<Line> = rows.into_values().collect();
+        let folded = Folded::of(run_id("run-1"), story.user.clone(), written(&rows));
         prop_assert_eq!(&folded.draft, &draft);
-        prop_assert!(in_writes.len() <= lines.len());
     }
 
     #[test]
@@ -47,28 +56,38 @@ proptest! {
 }
 
 #[test]
-fn a_flood_of_output_waits_in_bounded_room() {
+fn a_call_that_prints_for_ever_has_one_row() {
     let call = CallId::parse("c1").unwrap();
-    let mut waiting = Waiting::default();
-    for _ in 0..10_000 {
-        waiting.push(Line::Printed { call: call.clone(), text: "0123456789".repeat(10) });
+    let (mut waiting, mut rows) = (Waiting::default(), BTreeMap::new());
+    waiting.push(Line::Began { call: call.clone() });
+    for round in 0..1000 {
+        for n in 0..20 {
+            let text = format!("{round}.{n} {}\n", "0123456789".repeat(10));
+            assert!(!waiting.push(Line::Printed { call: call.clone(), text }).is_zero(), "output hurries the journal");
+        }
+        waiting.push(Line::Numbers { until: 7 });
+        rows.extend(waiting.take().into_iter().filter(|(_, line)| !matches!(line, Line::Numbers { .. })));
+        assert!(waiting.is_empty());
     }
-    assert!(!waiting.is_full(), "output does not hurry the journal");
-    let lines = waiting.take();
-    let [Line::Printed { text, .. }] = lines.as_slice() else { panic!("{} lines", lines.len()) };
-    assert!(text.len() < 17 * 1024 && text.contains("bytes left out"), "{}", text.len());
-    assert!(waiting.is_empty());
+    assert_eq!(rows.len(), 2);
+    let Some(Line::Printed { text, .. }) = rows.values().last() else { panic!("{rows:?}") };
+    assert!(text.starts_with("0.0 ") && text.contains("bytes left out") && text.contains("999.19 "), "{text}");
+    assert!(text.len() < 17 * 1024, "{}", text.len());
+    waiting.push(Line::Printed { call: call.clone(), text: "and nothing more".to_owned() });
+    let result = CallResult { end: CallEnd::Ok, output: "all of it".to_owned() };
+    waiting.push(Line::Finished { call, result: result.clone() });
+    rows.extend(waiting.take());
+    assert_eq!(rows.len(), 2, "the result stands beside what was printed: {rows:?}");
+    assert!(matches!(rows.values().last(), Some(Line::Finished { result: kept, .. }) if *kept == result), "{rows:?}");
 }
 
 #[test]
 fn text_of_the_model_hurries_the_journal_when_there_is_much_of_it() {
     let mut waiting = Waiting::default();
-    waiting.push(Line::Text { text: "x".repeat(TEXT_BYTES - 1) });
-    assert!(!waiting.is_full());
-    waiting.push(Line::Thinking { text: "y".to_owned() });
-    assert!(waiting.is_full());
+    assert_eq!(waiting.push(Line::Text { text: "x".repeat(TEXT_BYTES - 1) }), TEXT_WAITS);
+    assert_eq!(waiting.push(Line::Thinking { text: "y".to_owned() }), Duration::ZERO);
     waiting.take();
-    assert!(!waiting.is_full() && waiting.is_empty());
+    assert_eq!(waiting.push(Line::Text { text: "z".to_owned() }), TEXT_WAITS);
 }
 
 #[test]

@@ -22,13 +22,13 @@ fn rows(home: &TempDir) -> i64 {
 }
 
 #[tokio::test]
-async fn lines_come_back_in_order_and_once() {
+async fn lines_come_back_in_order_and_the_later_of_one_number_stands() {
     let (store, _home) = fresh();
     accept(&store, "a", "s").await;
     accept(&store, "b", "s").await;
     store.write_journal(vec![line("a", 1, "two"), line("b", 0, "of b"), line("a", 0, "one")]).await.unwrap();
     store.write_journal(vec![line("a", 1, "two again"), line("a", 2, "three"), line("nobody", 0, "?")]).await.unwrap();
-    assert_eq!(lines(&store, "a").await, ["one", "two", "three"]);
+    assert_eq!(lines(&store, "a").await, ["one", "two again", "three"]);
     assert_eq!(lines(&store, "b").await, ["of b"]);
 }
 
