@@ -71,8 +71,8 @@ impl Store {
         schema::create_directory(data_dir)?;
         let lock = DirectoryLock::take(data_dir)?;
         let path = data_dir.join(file);
-        let connection = schema::open_writer(&path)?;
-        let boot = schema::boot(&connection, &path)?;
+        let mut connection = schema::open_writer(&path)?;
+        let boot = schema::boot(&mut connection, &path)?;
         let (to_readers, reads) = mpsc::channel(QUEUE);
         let reads: reader::Queue = Arc::new(Mutex::new(reads));
         let mut readers = Vec::with_capacity(READERS);

@@ -49,9 +49,15 @@ pub(super) fn open_writer(path: &Path) -> Result<Connection, StoreError> {
 }
 
 /// Begins a boot: from now on writers of earlier ones are refused. Answers its number.
-pub(super) fn boot(connection: &Connection, path: &Path) -> Result<i64, StoreError> {
-    let begun = connection.query_row("UPDATE boot SET number = number + 1 RETURNING number", [], |row| row.get(0));
-    begun.map_err(|error| StoreError::from(error).of_file(path))
+pub(super) fn boot(connection: &mut Connection, path: &Path) -> Result<i64, StoreError> {
+    // A transaction, because a commit that fails at the end of a query is not told.
+    let mut begin = || -> rusqlite::Result<i64> {
+        let step = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let number = step.query_row("UPDATE boot SET number = number + 1 RETURNING number", [], |row| row.get(0))?;
+        step.commit()?;
+        Ok(number)
+    };
+    begin().map_err(|error| StoreError::from(error).of_file(path))
 }
 
 /// Opens a connection that can only read.

@@ -22,12 +22,13 @@ fn config(model: &ScriptedModel) -> String {
 
 /// A program that does this in a mount name space of its own and goes on as the binary under test.
 fn wrapped(home: &Home, first: &str) -> PathBuf {
-    let path = home.data().join("in-a-namespace");
-    let script = format!(
-        "#!/bin/sh\nexec unshare --user --map-root-user --mount sh -c '{first} && exec \"$0\" \"$@\"' '{}' \"$@\"\n",
-        exe().display()
-    );
-    std::fs::write(&path, script).unwrap();
+    let first = format!("exec unshare --user --map-root-user --mount sh -c '{first} && exec \"$0\" \"$@\"'");
+    script(home, &format!("{first} '{}' \"$@\"", exe().display()))
+}
+
+fn script(home: &Home, text: &str) -> PathBuf {
+    let path = home.data().join("wrapper");
+    std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
     path
 }
@@ -118,6 +119,25 @@ async fn a_full_disk_ends_runs_with_a_reason_and_hangs_nothing() {
     assert!(kept.is_some() && kept < new, "what was said while the disk was full is not before what followed: {past}");
     site.model.assert_histories_valid();
     assert!(site.daemon.stop().await.success(), "{}", site.daemon.output());
+}
+
+/// The first write of a start is the number of the boot, which all later ones are checked against.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_disk_that_is_full_at_the_start_is_named_and_not_taken_for_another_daemon() {
+    let model = ScriptedModel::start().await;
+    let home = Home::new(&config(&model));
+    home.start(exe()).await.kill9().await;
+    // What a crash leaves of the database's log is as long as a file may be: it cannot grow.
+    let log = std::fs::metadata(home.data().join("quell.db-wal")).unwrap().len();
+    assert!(log > 64 * 1024, "the shared memory beside a log of {log} bytes does not fit either");
+    // One that starts all the same is ended after a while.
+    let wrapper = script(&home, &format!("trap '' XFSZ; ulimit -f 72; exec timeout 20 '{}' \"$@\"", exe().display()));
+    let mut serve = home.command(&wrapper);
+    serve.arg("serve").arg("--config").arg(home.config()).args(["--listen", "127.0.0.1:0"]);
+    let ended = run(&mut serve);
+    assert_eq!(ended.code, 1, "{ended:?}");
+    assert!(ended.err.contains("quell.db") && ended.err.contains("cannot be read or written"), "{ended:?}");
+    assert!(home.start(exe()).await.stop().await.success());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
