@@ -255,6 +255,8 @@ pub struct Folded {
     pub numbers: Numbers,
     /// The verdict and when the stop was asked for, if the run was ending.
     pub ending: Option<(Verdict, Option<String>)>,
+    /// It had begun to work: a run that is withdrawn from its queue ends as well, and leaves no turn.
+    pub at_work: bool,
 }
 
 impl Folded {
@@ -262,8 +264,10 @@ impl Folded {
     #[must_use]
     pub fn of(run: RunId, user: String, lines: impl IntoIterator<Item = Line>) -> Self {
         let draft = TurnDraft::new(run, user);
-        let mut folded = Self { draft, steps: 0, usage: Usage::default(), numbers: Numbers::default(), ending: None };
+        let (usage, numbers) = (Usage::default(), Numbers::default());
+        let mut folded = Self { draft, steps: 0, usage, numbers, ending: None, at_work: false };
         for line in lines {
+            folded.at_work |= !matches!(line, Line::Ending { .. } | Line::Numbers { .. });
             folded.draft.apply(&line);
             match line {
                 Line::Step { step } => folded.steps = step,

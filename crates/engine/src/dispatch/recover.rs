@@ -43,8 +43,8 @@ async fn seal(store: &Store, clock: Clock, policy: PartialPolicy, row: RunRow) -
     let mut view: RunView = serde_json::from_str(&row.view)
         .map_err(|error| StoreError::Corrupt(format!("the stored view of run {} cannot be read: {error}", row.id)))?;
     let (lines, recorded) = store.journal(row.id.clone()).await?;
-    let begun = row.state == StoredState::Started || !lines.is_empty();
     let folded = Folded::of(row.id.clone(), view.text.clone(), readable(&row, &lines));
+    let begun = row.state == StoredState::Started || recorded.is_some() || folded.at_work;
     let at = clock.rfc3339(clock.now());
     let (turn, asked_at) = match recorded {
         Some(turn) => (Turn::from_stored(&turn).map_err(|error| StoreError::Corrupt(error.to_string()))?, None),

@@ -10,7 +10,7 @@ use crate::harness::{Claim, Ground, House, abort_reason, alice, ask, copy_of, me
 
 /// Refuses turns and nothing else.
 const REFUSE_TURNS: &str = "CREATE TRIGGER refuse BEFORE INSERT ON history BEGIN SELECT RAISE(ABORT, 'not now'); END";
-const TAKE_TURNS: &str = "DROP TRIGGER refuse";
+const TAKE: &str = "DROP TRIGGER refuse";
 
 /// Waits until a run is over without its turn in the database.
 async fn ends_unrecorded(house: &House, run: &RunId) {
@@ -51,7 +51,7 @@ async fn turns_that_were_refused_stand_before_those_that_came_after_them() {
         let run = house.send(message("s", text)).await;
         ends_unrecorded(&house, &run).await;
     }
-    other.execute_batch(TAKE_TURNS).unwrap();
+    other.execute_batch(TAKE).unwrap();
     house.model.script(Behaviour::text("The third."));
     let third = house.ask("s", "three?").await;
     assert!(receipt(&third).turn.recorded, "{third:#?}");
@@ -75,12 +75,38 @@ async fn a_forced_stop_whose_turn_was_refused_outlives_its_daemon() {
     ends_unrecorded(&house, &run).await;
     journaled(&house, &run, "the verdict", says("ending", "alice")).await;
     let data = copy_of(house.dir.path());
-    database(data.path()).execute_batch(TAKE_TURNS).unwrap();
+    database(data.path()).execute_batch(TAKE).unwrap();
     let after = House::on(Ground::Own(data), Claim::shared().await, super::keep_partials).await;
     let view = after.engine.run(&run).await.unwrap().unwrap();
     assert_eq!(abort_reason(view.verdict.as_ref()), StopReason::User);
     let seen = next_request(&after).await;
     assert!(seen.contains("Half of it") && seen.contains("stopped on purpose by the user"), "{seen}");
     after.close().await;
+    house.close().await;
+}
+
+/// A queued run is withdrawn, and the daemon dies before it has stored that: it never began, so it leaves no turn.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_withdrawn_message_does_not_come_back_as_a_turn() {
+    let house = House::shared().await;
+    let refuse_ends = "CREATE TRIGGER refuse BEFORE UPDATE ON runs WHEN new.state = 'ended'
+                       BEGIN SELECT RAISE(ABORT, 'not now'); END";
+    database(house.dir.path()).execute_batch(refuse_ends).unwrap();
+    house.model.script(Behaviour::silent_mid_stream("I think"));
+    let first = house.send(message("s", "think")).await;
+    house.text_came(&first).await;
+    let queued = house.send(message("s", "and forget this")).await;
+    house.stop(&queued).settled().await;
+    journaled(&house, &queued, "the verdict", says("ending", "alice")).await;
+    let data = copy_of(house.dir.path());
+    database(data.path()).execute_batch(TAKE).unwrap();
+    let after = House::on(Ground::Own(data), Claim::shared().await, |_| {}).await;
+    let view = after.engine.run(&queued).await.unwrap().unwrap();
+    assert_eq!(abort_reason(view.verdict.as_ref()), StopReason::User);
+    assert!(!receipt(&view).turn.recorded, "{view:#?}");
+    let seen = next_request(&after).await;
+    assert!(seen.contains("think") && !seen.contains("forget this"), "{seen}");
+    after.close().await;
+    house.stop(&first).settled().await;
     house.close().await;
 }
