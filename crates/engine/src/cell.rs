@@ -21,7 +21,7 @@ use quell_protocol::{CallId, EventKind, Receipt, RunEvent, RunId, Usage, Verdict
 use tokio::sync::watch;
 
 use crate::clock::Clock;
-use crate::journal::Page;
+use crate::journal::{Page, Unwritten};
 use crate::scope::Scope;
 use feed::Feed;
 pub use feed::Follower;
@@ -335,6 +335,17 @@ impl Cell {
     pub fn is_unrecorded(&self) -> bool {
         let facts = self.facts();
         facts.sealed.is_some() && !facts.recorded
+    }
+
+    /// Waits until the journal holds what this run has gone through so far, or is not needed any more.
+    ///
+    /// # Errors
+    /// [`Unwritten`] when the database refused.
+    ///
+    /// # Cancel safety
+    /// Safe: it waits for a condition.
+    pub async fn written(&self) -> Result<(), Unwritten> {
+        self.page.written().await
     }
 
     /// Nothing more of this run is to be in the journal.

@@ -208,7 +208,7 @@ impl Runs {
         drop(state);
         for cell in cells {
             cell.handed_over();
-            self.spawn(finish::note_steered(self.clone(), cell, into.id().clone()));
+            self.spawn(finish::note_steered(self.clone(), cell, Arc::clone(into)));
         }
     }
 

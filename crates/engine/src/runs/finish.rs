@@ -8,7 +8,7 @@ use futures_util::FutureExt;
 use quell_kernel::run::Outcome;
 use quell_kernel::turn::Turn;
 use quell_kernel::{Input, Moment, Push};
-use quell_protocol::{RunId, StopReason};
+use quell_protocol::StopReason;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::Runs;
@@ -181,9 +181,12 @@ async fn store_end(runs: &Runs, cell: &Arc<Cell>) -> Result<(), StoreError> {
     runs.store().end_run(cell.run.id.clone(), stored_view(cell)).await
 }
 
-/// Stores that a message was taken by another run.
-pub(super) async fn note_steered(runs: Runs, cell: Arc<Cell>, into: RunId) {
-    if let Err(error) = runs.store().steered(cell.run.id.clone(), into).await {
+/// Stores that a message was taken by another run, once it is in that one's journal: no crash finds it in neither.
+pub(super) async fn note_steered(runs: Runs, cell: Arc<Cell>, into: Arc<Cell>) {
+    while into.written().await.is_err() {
+        tokio::time::sleep(AGAIN).await;
+    }
+    if let Err(error) = runs.store().steered(cell.run.id.clone(), into.run.id.clone()).await {
         tracing::error!(run = %cell.id(), %error, "a steered message could not be stored");
     }
 }

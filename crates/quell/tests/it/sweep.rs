@@ -6,6 +6,7 @@ mod crash;
 mod proof;
 mod scene;
 mod servers;
+mod steered;
 mod strike;
 
 use std::collections::BTreeSet;

@@ -1,12 +1,17 @@
 //! A database that refuses for a while: what was said is in it as soon as it takes writes again, in order, whoever asks then.
 
 use quell_engine::cell::Progress;
+use quell_engine::dispatch::Submission;
 use quell_kernel::Push;
+use quell_protocol::api::OnBusy;
 use quell_protocol::{RunId, StopReason, Verdict};
+use quell_testkit::leaks;
 use quell_testkit::model::{Behaviour, Stream};
 
+use serde_json::json;
+
 use super::{after_the_crash, database, journaled, next_request, says};
-use crate::harness::{Claim, Ground, House, abort_reason, alice, ask, copy_of, message, of_run, receipt};
+use crate::harness::{Claim, Ground, House, PATIENCE, abort_reason, alice, ask, copy_of, message, of_run, receipt};
 
 /// Refuses turns and nothing else.
 const REFUSE_TURNS: &str = "CREATE TRIGGER refuse BEFORE INSERT ON history BEGIN SELECT RAISE(ABORT, 'not now'); END";
@@ -108,5 +113,36 @@ async fn a_withdrawn_message_does_not_come_back_as_a_turn() {
     assert!(seen.contains("think") && !seen.contains("forget this"), "{seen}");
     after.close().await;
     house.stop(&first).settled().await;
+    house.close().await;
+}
+
+/// Who reads the database at any moment finds a steered message in its queue or in the journal of the run that took it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_steered_message_is_never_in_neither_of_two_runs() {
+    let house = House::shared().await;
+    let watch = "CREATE TRIGGER watch BEFORE UPDATE ON runs WHEN new.state = 'steered'
+                 BEGIN SELECT RAISE(ABORT, 'it would be lost') WHERE NOT EXISTS (
+                     SELECT 1 FROM journal WHERE run = new.steered_into AND line LIKE '%turn left%'); END";
+    let other = database(house.dir.path());
+    other.execute_batch(watch).unwrap();
+    let call = Stream::new().wait_for("go").tool_call("c1", "shell", &json!({"command": "true"}));
+    house.model.script(call).script(Behaviour::silent_mid_stream("I turn."));
+    let run = house.send(message("s", "begin")).await;
+    house.model.request(0).resting().await;
+    let steer = house.answer(Submission { on_busy: OnBusy::Steer, ..message("s", "turn left") }).await;
+    house.model.open_gate("go");
+    house.text_came(&run).await;
+    let id = steer.message_id.unwrap();
+    leaks::settled(PATIENCE, move || {
+        let sql = "SELECT state FROM runs WHERE id = ?1";
+        let state: String = other.query_row(sql, [id.as_str()], |row| row.get(0)).unwrap();
+        if state == "steered" { Ok(()) } else { Err(format!("the message is {state}")) }
+    })
+    .await;
+    let after = after_the_crash(&house).await;
+    let seen = next_request(&after).await;
+    assert!(seen.contains("turn left"), "{seen}");
+    after.close().await;
+    house.stop(&run).settled().await;
     house.close().await;
 }

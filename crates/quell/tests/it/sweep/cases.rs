@@ -81,6 +81,7 @@ pub(super) fn all() -> Vec<Case> {
     cases.extend(at_the_model());
     cases.extend(in_tools());
     cases.extend(super::servers::cases());
+    cases.push(super::steered::case());
     cases.extend(at_the_end());
     cases.extend(points());
     cases
@@ -391,7 +392,7 @@ fn gated(scene: &Scene<'_>) -> Behaviour {
 }
 
 impl Scene<'_> {
-    async fn request(&self) -> model::ModelRequest {
+    pub(super) async fn request(&self) -> model::ModelRequest {
         self.site.house.model.marked(self.run.as_str()).await
     }
 
@@ -423,7 +424,7 @@ async fn let_the_first_end(scene: &Scene<'_>) {
     assert_eq!(view.output.as_deref(), Some("Here is the answer."));
 }
 
-async fn text_came(scene: &Scene<'_>) {
+pub(super) async fn text_came(scene: &Scene<'_>) {
     scene.request().await.streaming().await;
     scene.site.house.text_came(&scene.run).await;
 }
