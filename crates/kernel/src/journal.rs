@@ -240,6 +240,13 @@ impl Numbers {
     pub fn until(self) -> u64 {
         self.0
     }
+
+    /// A number above all that events may have had, where one is known to have had `seen`: the lines go with the turn, and
+    /// then that number is all there is.
+    #[must_use]
+    pub fn beyond(self, seen: u64) -> u64 {
+        self.0.max(seen.saturating_add(NUMBERS)) + 1
+    }
 }
 
 /// What the lines of a run say of it.

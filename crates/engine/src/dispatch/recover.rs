@@ -56,7 +56,7 @@ async fn seal(store: &Store, clock: Clock, policy: PartialPolicy, row: RunRow) -
         }
     };
     view.steps = view.steps.max(folded.steps);
-    view.seq = folded.numbers.until() + 1;
+    view.seq = folded.numbers.beyond(view.seq);
     close(&mut view, &turn, Times { asked_at, at }, begun);
     tracing::info!(run = %row.id, session = %row.session, verdict = turn.verdict().word(), "run sealed");
     let text = serde_json::to_string(&view).unwrap_or_default();

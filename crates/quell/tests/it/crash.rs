@@ -148,11 +148,18 @@ async fn a_recorded_turn_says_how_its_run_ended() {
     house.model.script(Behaviour::text("All is well."));
     let run = house.ask("s", "how is it?").await.run_id;
     let data = copy_of(house.dir.path());
-    database(data.path()).execute_batch("UPDATE runs SET state = 'started'").unwrap();
+    // Its client had seen more events than a block of reserved numbers has.
+    let had_seen = 70_000;
+    let died = format!("UPDATE runs SET state = 'started', view = json_set(view, '$.seq', {had_seen})");
+    database(data.path()).execute_batch(&died).unwrap();
     let after = House::on(Ground::Own(data), Claim::shared().await, |_| {}).await;
     let view = after.engine.run(&run).await.unwrap().unwrap();
     assert_eq!((view.verdict.as_ref(), view.output.as_deref()), (Some(&Verdict::Completed), Some("All is well.")));
     assert!(receipt(&view).turn.recorded && view.result.as_ref().unwrap().success, "{view:#?}");
+    let end = after.engine.follow(&run, had_seen).await.unwrap();
+    let Some(Follow::Over(events)) = end else { panic!("live") };
+    assert!(events.iter().all(|event| event.seq >= had_seen), "numbers go backwards: {events:#?}");
+    assert!(matches!(events.last().unwrap().kind, EventKind::Ended { .. }), "{events:#?}");
     let seen = next_request(&after).await;
     assert!(seen.contains("All is well.") && !seen.contains("went down"), "{seen}");
     after.close().await;
