@@ -163,6 +163,20 @@ impl Engine {
         self.0.closing.cancelled().await;
     }
 
+    /// Waits until it is known that another daemon has taken over the data directory: this one can only shut down.
+    ///
+    /// # Cancel safety
+    /// Safe: it waits for a condition.
+    pub async fn fenced(&self) {
+        self.0.store.fenced().cancelled().await;
+    }
+
+    /// True once [`Engine::fenced`] returns.
+    #[must_use]
+    pub fn is_fenced(&self) -> bool {
+        self.0.store.fenced().is_cancelled()
+    }
+
     /// Holds new runs from this moment, not yet durable: for a caller that stops everything first and stores the hold then.
     pub fn hold_now(&self) {
         if self.is_open() {

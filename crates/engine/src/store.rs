@@ -28,6 +28,7 @@ use std::sync::{Arc, Mutex};
 
 use rusqlite::Connection;
 use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 
 pub use error::StoreError;
 pub use inspect::{Inspection, inspect};
@@ -59,6 +60,8 @@ pub struct Store(Arc<Inner>);
 struct Inner {
     writer: Threads<Box<dyn Write>>,
     readers: Threads<Read>,
+    /// Cancelled at the first write that came too late.
+    fenced: CancellationToken,
 }
 
 impl Store {
@@ -81,13 +84,21 @@ impl Store {
             readers.push(move || reader::run(connection, &reads));
         }
         let (to_writer, writes) = mpsc::channel(QUEUE);
+        let fenced = CancellationToken::new();
+        let pencil = writer::Pencil::new(connection, boot, fenced.clone());
         let write = move || {
-            writer::run(writer::Pencil::new(connection, boot), writes);
+            writer::run(pencil, writes);
             drop(lock);
         };
         let readers = Threads::start("quell-store-r", to_readers, readers)?;
         let writer = Threads::start("quell-store-w", to_writer, vec![write])?;
-        Ok(Self(Arc::new(Inner { writer, readers })))
+        Ok(Self(Arc::new(Inner { writer, readers, fenced })))
+    }
+
+    /// Fires when another daemon has opened the database since and a write of this one was refused for that: all will be.
+    #[must_use]
+    pub fn fenced(&self) -> &CancellationToken {
+        &self.0.fenced
     }
 
     /// Finishes what is queued, empties the log into the file, ends the threads and unlocks the directory. Operations of

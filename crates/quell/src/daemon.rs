@@ -55,13 +55,14 @@ async fn serve(mut loaded: Loaded, listen: Option<SocketAddr>) -> anyhow::Result
     for (run, leftover) in left {
         tracing::error!(%run, kind = ?leftover.kind, name = leftover.name, "still held at the end of the shutdown");
     }
-    Ok(if served?.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let clean = served?.is_empty() && !engine.is_fenced();
+    Ok(if clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// What could not be ended, each with the run that had started it.
 type Left = Vec<(RunId, Leftover)>;
 
-/// Listens, announces the address, and serves until a signal; then shuts the engine down and answers what it left. While that
+/// Listens, announces the address, and serves until a signal or another daemon that has the data now; then shuts the engine down and answers what it left. While that
 /// goes on the doors stay open: they refuse new work by name, still take a stop, and hand out what streams have to say.
 async fn open_doors(
     engine: &Engine,
@@ -90,6 +91,7 @@ async fn open_doors(
     tokio::select! {
         ended = &mut server => ended.context("the doors failed")?,
         () = signals.next() => {}
+        () = engine.fenced() => tracing::error!("another quell has taken over the data directory: shutting down"),
     }
     let (left, ()) = tokio::join!(stop_or_force(engine, &mut signals), close_doors(engine, server));
     // The next daemon writes its own.

@@ -3,6 +3,7 @@
 
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
 
 use super::error::StoreError;
 use super::threads::Message;
@@ -73,13 +74,15 @@ pub(super) struct Pencil {
     connection: Connection,
     /// The boot that it belongs to.
     boot: i64,
+    /// Cancelled when there is a later one.
+    fenced: CancellationToken,
     sync: Sync,
 }
 
 impl Pencil {
     /// A connection that syncs, of this boot.
-    pub(super) fn new(connection: Connection, boot: i64) -> Self {
-        Self { connection, boot, sync: Sync::Full }
+    pub(super) fn new(connection: Connection, boot: i64, fenced: CancellationToken) -> Self {
+        Self { connection, boot, fenced, sync: Sync::Full }
     }
 
     fn begin(&mut self, sync: Sync) -> Result<Transaction<'_>, StoreError> {
@@ -92,7 +95,11 @@ impl Pencil {
         }
         let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let boot: i64 = transaction.prepare_cached("SELECT number FROM boot")?.query_row([], |row| row.get(0))?;
-        if boot == self.boot { Ok(transaction) } else { Err(StoreError::Fenced) }
+        if boot == self.boot {
+            return Ok(transaction);
+        }
+        self.fenced.cancel();
+        Err(StoreError::Fenced)
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use quell_testkit::ScriptedModel;
 use quell_testkit::commands::{self, Marker};
-use quell_testkit::daemon::{Api, Daemon};
+use quell_testkit::daemon::{Api, Daemon, Home};
 use quell_testkit::mcp;
 use quell_testkit::model::{Behaviour, Step, Stream};
 use rustix::process::Signal;
@@ -261,4 +261,21 @@ async fn a_database_that_another_program_keeps_does_not_keep_the_daemon() {
     let log = next.http().events(sent["runId"].as_str().unwrap(), 0).await.to_end().await;
     assert_eq!(log.verdict(), "completed");
     model.assert_histories_valid();
+}
+
+/// Somebody removed the lock file and started a second daemon: the first one ends instead of serving what it cannot write.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_daemon_whose_data_another_one_has_taken_over_ends_by_itself() {
+    let home = Home::new("");
+    let first = home.start(exe()).await;
+    std::fs::remove_file(home.data().join("quell.lock")).unwrap();
+    let second = home.start(exe()).await;
+    let refused = first.http().post("/api/sessions/s/runs", &json!({"text": "hello"})).await;
+    assert_eq!(refused.status, 503, "{refused:?}");
+    let status = first.ended().await;
+    assert_eq!(status.code(), Some(1), "{}", first.output());
+    assert!(first.output().contains("another quell has taken over the data directory"), "{}", first.output());
+    let taken = second.http().post("/api/sessions/s/runs", &json!({"text": "hello"})).await;
+    assert_eq!(taken.status, 202, "{taken:?}");
+    assert!(second.stop().await.success(), "{}", second.output());
 }
