@@ -270,7 +270,14 @@ impl Cell {
 
     /// Another run took this message over: nothing will be said under its own id.
     pub fn handed_over(&self) {
+        self.facts().state = "steered";
         self.advance(Progress::Ended);
+    }
+
+    /// True when another run has this message.
+    #[must_use]
+    pub fn is_handed_over(&self) -> bool {
+        self.facts().state == "steered"
     }
 
     /// A stop was asked for now. The first one counts; `requested` is the moment at which the door had it.

@@ -200,7 +200,7 @@ impl Runs {
     pub fn take_steers(&self, into: &Arc<Cell>) {
         let mut state = self.lock();
         let taken = state.registry.take_steers(into.id());
-        let cells: Vec<Arc<Cell>> = taken.iter().filter_map(|(id, _)| state.cells.remove(id)).collect();
+        let cells: Vec<Arc<Cell>> = taken.iter().filter_map(|(id, _)| state.cells.get(id).cloned()).collect();
         for (_, text) in taken {
             // Only a running run takes any, and its turn is open.
             let _ = into.pen().add_user(text);
@@ -210,6 +210,11 @@ impl Runs {
             cell.handed_over();
             self.spawn(finish::note_steered(self.clone(), cell, Arc::clone(into)));
         }
+    }
+
+    /// The database knows that another run has this message.
+    fn forget_message(&self, id: &RunId) {
+        self.lock().cells.remove(id);
     }
 
     /// Opens, holds or closes the gate for new runs.

@@ -93,7 +93,7 @@ impl Engine {
     /// # Cancel safety
     /// Safe: it only reads.
     pub async fn follow(&self, id: &RunId, after: u64) -> Result<Option<Follow>, StoreError> {
-        if let Some(cell) = self.inner().runs.cell(id) {
+        if let Some(cell) = self.inner().runs.cell(id).filter(|cell| !cell.is_handed_over()) {
             return Ok(Some(Follow::Live(cell.follow(after))));
         }
         Ok(self.run(id).await?.and_then(|view| last_events(view, after)).map(Follow::Over))

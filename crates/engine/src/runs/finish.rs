@@ -189,6 +189,7 @@ pub(super) async fn note_steered(runs: Runs, cell: Arc<Cell>, into: Arc<Cell>) {
     if let Err(error) = runs.store().steered(cell.run.id.clone(), into.run.id.clone()).await {
         tracing::error!(run = %cell.id(), %error, "a steered message could not be stored");
     }
+    runs.forget_message(cell.id());
 }
 
 /// A run's view as the database keeps it.
