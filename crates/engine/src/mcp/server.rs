@@ -19,8 +19,11 @@ const START: Duration = Duration::from_secs(10);
 const CALL: Duration = Duration::from_secs(300);
 /// From a cancel until a server that goes on is restarted.
 const GRACE: Duration = Duration::from_millis(1000);
-/// After a start that failed the next one waits so long: a broken server does not cost each run its time to start.
+/// After a start that failed the next one waits so long: a broken server does not cost each run its time to start. While it
+/// has never worked, each pause is twice as long as the one before.
 const PAUSE: Duration = Duration::from_secs(10);
+/// No pause is longer.
+const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 /// The longest description that is passed on.
 const MAX_ABOUT: usize = 8 * 1024;
 
@@ -41,7 +44,22 @@ pub(super) struct Server {
 #[derive(Debug, Default)]
 struct Facts {
     listed: Option<Tools>,
-    failed: Option<(Instant, String)>,
+    failed: Option<Failure>,
+}
+
+/// A start that failed.
+#[derive(Debug)]
+struct Failure {
+    at: Instant,
+    why: String,
+    /// None is tried before so long has gone by.
+    pause: Duration,
+}
+
+impl Failure {
+    fn is_recent(&self) -> bool {
+        self.at.elapsed() < self.pause
+    }
 }
 
 /// The tools of a server.
@@ -89,12 +107,19 @@ impl Server {
 
     /// It could not be started.
     pub(super) fn failed(&self, why: &str) {
-        self.facts().failed = Some((Instant::now(), why.to_owned()));
+        let mut facts = self.facts();
+        let pause = match &facts.failed {
+            // Starts that were under way at once are one failure.
+            Some(before) if before.is_recent() => before.pause,
+            Some(before) if facts.listed.is_none() => (before.pause * 2).min(LONGEST_PAUSE),
+            Some(_) | None => PAUSE,
+        };
+        facts.failed = Some(Failure { at: Instant::now(), why: why.to_owned(), pause });
     }
 
     /// Why it was not long ago that it could not be started.
     pub(super) fn trouble(&self) -> Option<String> {
-        self.facts().failed.as_ref().filter(|(when, _)| when.elapsed() < PAUSE).map(|(_, why)| why.clone())
+        self.facts().failed.as_ref().filter(|failure| failure.is_recent()).map(|failure| failure.why.clone())
     }
 
     /// A server's own tools as they are offered.

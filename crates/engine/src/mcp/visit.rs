@@ -1,7 +1,8 @@
 //! A run's use of its agent's servers: the tools that it is offered, and their calls.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::future::join_all;
 use quell_kernel::turn::CallResult;
@@ -41,6 +42,8 @@ pub struct Visit {
     house: Arc<House>,
     visitor: Visitor,
     servers: Vec<Arc<Server>>,
+    /// Servers whose start this run has awaited in vain: it does not wait for them at its next step.
+    given_up: Mutex<BTreeSet<String>>,
 }
 
 /// Where a call is made.
@@ -60,11 +63,11 @@ impl Visit {
         let may = |server: &str| visitor.servers.as_ref().is_none_or(|names| names.iter().any(|name| name == server));
         let servers = house.servers.iter().filter(|(name, _)| may(name) && (all || named(name)));
         let servers = servers.map(|(_, server)| Arc::clone(server)).collect();
-        Self { house, visitor, servers }
+        Self { house, visitor, servers, given_up: Mutex::default() }
     }
 
     /// The tools that may be offered now. Servers whose tools nobody knows yet are started first, all at once; one that
-    /// cannot be started has none.
+    /// cannot be started has none, and is not awaited again.
     ///
     /// # Errors
     /// [`Cancelled`] when the scope was cancelled first.
@@ -72,10 +75,12 @@ impl Visit {
     /// # Cancel safety
     /// Safe: a server that nobody waits for any more is ended, and the scope's ledger holds it until then.
     pub async fn offered(&self, scope: &Scope) -> Result<Vec<ToolSpec>, Cancelled> {
-        let unknown = self.servers.iter().filter(|server| self.house.tools_of(server, &self.visitor).is_none());
-        let arrivals: Vec<_> = unknown.map(|server| self.arrive(server, scope)).collect();
-        if !arrivals.is_empty() {
-            scope.race(Point::McpStart, join_all(arrivals)).await?;
+        let unknown: Vec<_> = self.servers.iter().filter(|server| self.is_to_be_asked(server)).collect();
+        if !unknown.is_empty() {
+            let arrivals = unknown.iter().map(|server| self.arrive(server, scope));
+            let arrived = scope.race(Point::McpStart, join_all(arrivals)).await?;
+            let failed = unknown.iter().zip(arrived).filter(|(_, arrival)| arrival.is_err());
+            self.given_up().extend(failed.map(|(server, _)| server.name.clone()));
         }
         let tools = self.servers.iter().filter_map(|server| self.house.tools_of(server, &self.visitor));
         let mut offered = Vec::new();
@@ -154,6 +159,16 @@ impl Visit {
         arrive(self.house.acquire(server, &self.visitor)?, scope).await
     }
 
+    /// True when nobody knows its tools and it may be worth a wait.
+    fn is_to_be_asked(&self, server: &Server) -> bool {
+        let is_unknown = self.house.tools_of(server, &self.visitor).is_none();
+        is_unknown && server.trouble().is_none() && !self.given_up().contains(&server.name)
+    }
+
+    fn given_up(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.given_up.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn may(&self, tool: &str) -> bool {
         self.visitor.tools.iter().any(|name| name == "*" || name == tool)
     }
@@ -162,5 +177,70 @@ impl Visit {
 impl std::fmt::Debug for CallSpot<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("CallSpot")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::net::TcpListener;
+    use std::time::Duration;
+
+    use quell_kernel::StopTimes;
+    use tokio::time::{Instant, advance};
+
+    use super::*;
+    use crate::clock::Clock;
+    use crate::mcp::{Mcp, McpConfig, McpSettings};
+    use crate::proc::{WardenExe, Wardens};
+    use crate::scope::Probe;
+
+    const START: Duration = Duration::from_secs(10);
+    const PAUSE: Duration = Duration::from_secs(10);
+
+    fn house_with(far: &TcpListener) -> Mcp {
+        let url = Some(format!("http://{}/mcp", far.local_addr().unwrap()));
+        Mcp::new(McpSettings {
+            servers: BTreeMap::from([("far".to_owned(), McpConfig { url, ..McpConfig::default() })]),
+            wardens: Wardens::new(WardenExe::ThisProcess, StopTimes::default()).unwrap(),
+            environment: Vec::new(),
+            times: StopTimes::default(),
+            clock: Clock::start(),
+        })
+        .unwrap()
+    }
+
+    fn run_of(mcp: &Mcp) -> Visit {
+        mcp.visit(Visitor {
+            run: RunId::parse("run").unwrap(),
+            session: SessionKey::parse("session").unwrap(),
+            workdir: PathBuf::from("/"),
+            servers: None,
+            tools: vec!["*".to_owned()],
+        })
+    }
+
+    /// How long a step waits for servers that have no tools.
+    async fn wait(visit: &Visit) -> Duration {
+        let (scope, begun) = (Scope::new(Clock::start(), Probe::default()), Instant::now());
+        assert!(visit.offered(&scope).await.unwrap().is_empty());
+        begun.elapsed()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_hangs_at_its_start_costs_a_run_one_wait_and_runs_ever_fewer() {
+        // It takes connections and never answers.
+        let far = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mcp = house_with(&far);
+        let first = run_of(&mcp);
+        assert!(wait(&first).await >= START);
+        advance(PAUSE).await;
+        assert_eq!(wait(&first).await, Duration::ZERO, "one run has waited twice");
+        assert!(wait(&run_of(&mcp)).await >= START);
+        advance(PAUSE).await;
+        let third = run_of(&mcp);
+        assert_eq!(wait(&third).await, Duration::ZERO, "the second pause was no longer than the first");
+        advance(PAUSE).await;
+        assert!(wait(&third).await >= START, "a step during the pause is no wait");
     }
 }
