@@ -82,8 +82,10 @@ impl McpConfig {
     pub fn check(&self, name: &str) -> Result<(), BadServer> {
         let bad = |key, problem: String| BadServer { server: name.to_owned(), key, problem };
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
-        if name.is_empty() || name.len() > MAX_NAME || !name.chars().all(plain) || name.contains("__") {
-            let rule = "letters, digits, - and single _, because the names of its tools begin with it";
+        let is_ambiguous = name.contains("__") || name.ends_with('_');
+        if name.is_empty() || name.len() > MAX_NAME || !name.chars().all(plain) || is_ambiguous {
+            let rule =
+                "letters, digits, - and single _ but not at its end, because the names of its tools begin with it";
             return Err(bad("", format!("a name has 1 to {MAX_NAME} characters: {rule}")));
         }
         let reach = self.reach().map_err(|(key, problem)| bad(key, problem))?;
@@ -188,6 +190,8 @@ mod tests {
     #[case("a b")]
     #[case("a__b")]
     #[case("a.b")]
+    // `a___x` would be read as the tool `_x` of `a`.
+    #[case("a_")]
     fn a_name_that_no_tool_name_can_begin_with_is_refused(#[case] name: &str) {
         assert_eq!(command().check(name).unwrap_err().key, "");
         assert_eq!(command().check("git_hub-2"), Ok(()));
