@@ -33,7 +33,7 @@ use crate::scope::{Cancelled, Point, Scope};
 use crate::tools::background::{Background, Owner};
 use crate::tools::{Toolbox, UnknownTool, Workbench};
 use answer::{Answered, failed, invalid_arguments};
-use compact::{Room, Wanted};
+use compact::{Allowance, Room, Wanted};
 pub use config::{AgentConfig, Limits};
 pub use delegate::{Child, ChildOrder, ChildPlace, delegation_specs, report_of};
 
@@ -185,29 +185,32 @@ impl Job<'_> {
     async fn ask_model(&self) -> Result<Answered, Cancelled> {
         // waits: the model is called with the scope, in `compact`.
         if let Room::Failed(problem) = self.make_room(Wanted::Window).await? {
-            return Ok(too_long(&problem));
+            // How full the window is was an estimate, so the model itself may find room.
+            tracing::warn!(run = %self.run, %problem, "older turns could not be summarised");
         }
-        let overflow = match self.call_model().await? {
+        let overflow = match self.call_model(self.allowance(Wanted::Window)?).await? {
             Err(error @ ModelError::ContextOverflow { .. }) => error,
             Ok(answer) => return self.take_answer(answer),
             Err(error) => return Ok(failed(&error)),
         };
+        let half = self.allowance(Wanted::Half)?;
         // waits: the same, in `compact`.
         match self.make_room(Wanted::Half).await? {
             Room::Made => {}
+            Room::Nothing if self.can_shrink(half)? => {}
             Room::Nothing => return Ok(failed(&overflow)),
             Room::Failed(problem) => return Ok(too_long(&problem)),
         }
-        match self.call_model().await? {
+        match self.call_model(half).await? {
             Ok(answer) => self.take_answer(answer),
             Err(error) => Ok(failed(&error)),
         }
     }
 
-    async fn call_model(&self) -> Result<Result<ModelAnswer, ModelError>, Cancelled> {
+    async fn call_model(&self, allowance: Allowance) -> Result<Result<ModelAnswer, ModelError>, Cancelled> {
         let prompt = |draft: &_| {
-            let model = self.agent.model.name();
-            let prompt = Prompt { model, system: &self.agent.system, turns: self.history, draft: Some(draft) };
+            let (model, draft) = (self.agent.model.name(), self.shown_draft(draft, allowance));
+            let prompt = Prompt { model, system: &self.agent.system, turns: self.history, draft: Some(&draft) };
             self.agent.model.conversation(&prompt)
         };
         let conversation = self.pen.draft(prompt)?;

@@ -22,7 +22,7 @@ use quell_protocol::{CallEnd, CallId, RunId, Usage, Verdict};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-pub use compaction::{Compaction, turns_to_summarise};
+pub use compaction::{Compaction, readable, turns_to_summarise};
 pub use draft::TurnDraft;
 pub(crate) use ids::derived_call_id;
 pub use message::{Block, Message};
@@ -228,6 +228,16 @@ impl Turn {
     #[must_use]
     pub fn size(&self) -> usize {
         if self.is_refused() { 0 } else { items_size(&self.items) }
+    }
+
+    /// The turn with only the ends of long results, for a reader with little room.
+    fn shortened(&self) -> Self {
+        let mut turn = self.clone();
+        for item in &mut turn.items {
+            let Item::Assistant(message) = item else { continue };
+            message.calls_mut().for_each(|call| call.result.output = output::shortened(&call.result.output));
+        }
+        turn
     }
 
     /// True when models see nothing of it but its note.

@@ -1,11 +1,12 @@
 //! When the conversation gets too long for the model: older turns are summarised by the model itself, and the summary stands
 //! in for them from this turn on. The call is one like any other: raced, in the ledger, counted.
 
-use std::ops::Range;
+use std::borrow::Cow;
+use std::sync::Arc;
 use std::time::Duration;
 
 use quell_kernel::registry::Phase;
-use quell_kernel::turn::{Compaction, Turn, TurnDraft, blank, turns_to_summarise};
+use quell_kernel::turn::{Compaction, Turn, TurnDraft, blank, readable, turns_to_summarise};
 use quell_kernel::view::{self, Prompt};
 use quell_protocol::Usage;
 
@@ -47,34 +48,62 @@ pub(super) enum Wanted {
     Half,
 }
 
+/// What a request may show, in bytes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Allowance(usize);
+
 impl Job<'_> {
     /// Summarises older turns when they would not fit.
     pub(super) async fn make_room(&self, wanted: Wanted) -> Result<Room, Cancelled> {
         self.scope.check(Point::Compaction)?;
         let shown = self.pen.draft(|draft| Shown::of(self, draft))?;
-        let window = self.agent.config.window_tokens.saturating_mul(BYTES_PER_TOKEN);
-        let (limit, readable) = match wanted {
-            Wanted::Window => (window / 100 * FULL_PERCENT, window),
-            Wanted::Half => (shown.total() / 2, shown.total() / 2),
-        };
+        let Allowance(limit) = self.allowance(wanted)?;
         let count = turns_to_summarise(&shown.sizes, shown.fixed, limit);
         if count == 0 {
             return Ok(Room::Nothing);
         }
-        let turns = self.history.len() - shown.sizes.len();
-        // Of what is too long even for the summary, the oldest part is left out.
-        let fitting = shown.sizes.iter().take(count).rev().scan(readable, fits).count();
-        let first = count - fitting.max(1);
-        let summary = match self.summarise(turns + first..turns + count, shown.summary.as_deref()).await? {
+        let first = self.history.len() - shown.sizes.len();
+        let old = self.history.get(first..first + count).unwrap_or_default();
+        let earlier = shown.summary.as_deref();
+        let room = match wanted {
+            Wanted::Window => self.window(),
+            Wanted::Half => limit,
+        };
+        let summary = match self.summarise(&readable(old, room), earlier).await? {
             Ok(summary) => summary,
             Err(problem) => return Ok(Room::Failed(problem)),
         };
-        self.pen.compacted(Compaction { summary, kept: shown.sizes.len() - count }, count)?;
+        let compaction = Compaction::of(old, earlier, summary, shown.sizes.len() - count);
+        self.pen.compacted(compaction, count)?;
         Ok(Room::Made)
     }
 
-    async fn summarise(&self, turns: Range<usize>, earlier: Option<&str>) -> Result<Result<String, String>, Cancelled> {
-        let old = self.history.get(turns).unwrap_or_default();
+    /// What a request may show now.
+    pub(super) fn allowance(&self, wanted: Wanted) -> Result<Allowance, Cancelled> {
+        Ok(Allowance(match wanted {
+            Wanted::Window => self.window() / 100 * FULL_PERCENT,
+            Wanted::Half => self.pen.draft(|draft| Shown::of(self, draft).total())? / 2,
+        }))
+    }
+
+    /// What the model can read at once, in bytes.
+    fn window(&self) -> usize {
+        self.agent.config.window_tokens.saturating_mul(BYTES_PER_TOKEN)
+    }
+
+    /// The draft as the next request shows it: where it is too long by itself, its oldest results give way.
+    pub(super) fn shown_draft<'d>(&self, draft: &'d TurnDraft, Allowance(limit): Allowance) -> Cow<'d, TurnDraft> {
+        let rest = Shown::of(self, draft).total() - draft.size();
+        // What older turns take beyond their half is not the draft's to give.
+        draft.fitting(limit.saturating_sub(rest).max(limit / 2))
+    }
+
+    /// True when the draft can be shown shorter than it is.
+    pub(super) fn can_shrink(&self, allowance: Allowance) -> Result<bool, Cancelled> {
+        Ok(self.pen.draft(|draft| self.shown_draft(draft, allowance).size() < draft.size())?)
+    }
+
+    async fn summarise(&self, old: &[Arc<Turn>], earlier: Option<&str>) -> Result<Result<String, String>, Cancelled> {
         let instruction = match earlier.filter(|_| view::summary(old, None).is_none()) {
             Some(earlier) => format!("{EARLIER}\n\n{earlier}\n\n{INSTRUCTION}"),
             None => INSTRUCTION.to_owned(),
@@ -124,7 +153,7 @@ impl Shown {
     fn of(job: &Job<'_>, draft: &TurnDraft) -> Self {
         let seen = view::turns_seen(job.history, Some(draft));
         let turns = job.history.get(job.history.len() - seen..).unwrap_or_default();
-        let sizes = turns.iter().map(|turn: &std::sync::Arc<Turn>| turn.size()).collect();
+        let sizes = turns.iter().map(|turn| turn.size()).collect();
         let summary = view::summary(job.history, Some(draft)).map(str::to_owned);
         let fixed = job.agent.system.len() + summary.as_ref().map_or(0, String::len) + draft.size();
         Self { sizes, fixed, summary }
@@ -133,12 +162,6 @@ impl Shown {
     fn total(&self) -> usize {
         self.sizes.iter().sum::<usize>() + self.fixed
     }
-}
-
-/// Takes what fits into the room that is left.
-fn fits(room: &mut usize, size: &usize) -> Option<()> {
-    *room = room.checked_sub(*size)?;
-    Some(())
 }
 
 /// Counts and shows nothing: a summary is no answer.

@@ -1,7 +1,11 @@
 //! A summary in place of old turns, and the rule that says which ones. Only whole turns are summarised, so no call is ever
 //! parted from its result.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
+
+use super::Turn;
 
 /// What stands in for the turns that the model does not see any more. It belongs to the turn of the run that made it, and
 /// changes what is seen before that turn: first the summary, then the last turns that were kept, then the turn itself.
@@ -11,6 +15,40 @@ pub struct Compaction {
     pub summary: String,
     /// How many turns right before this one are still seen as they are.
     pub kept: usize,
+}
+
+/// Stands behind a summary of turns that were not finished: what a model sums up may not lose it.
+const UNFINISHED: &str = "[Some of these requests were stopped or failed before they were finished. Do not resume them and do \
+                          not repeat their actions unless the user asks for that.]";
+
+impl Compaction {
+    /// A summary of these turns and of what an `earlier` one had said, with `kept` turns behind it. That requests were stopped
+    /// is said in fixed words, whatever the model made of it.
+    #[must_use]
+    pub fn of(turns: &[Arc<Turn>], earlier: Option<&str>, summary: String, kept: usize) -> Self {
+        let unfinished = turns.iter().any(|turn| turn.note().is_some())
+            || earlier.is_some_and(|earlier| earlier.contains(UNFINISHED));
+        let summary =
+            if unfinished && !summary.contains(UNFINISHED) { format!("{summary}\n\n{UNFINISHED}") } else { summary };
+        Self { summary, kept }
+    }
+}
+
+/// What of these turns can be read within `room`, the newest first of all. Of a turn that is too long by itself only the ends of
+/// its results stay; what is older than the last that fits is left out.
+#[must_use]
+pub fn readable(turns: &[Arc<Turn>], mut room: usize) -> Vec<Arc<Turn>> {
+    let mut taken = Vec::new();
+    for turn in turns.iter().rev() {
+        let turn = if turn.size() <= room { Arc::clone(turn) } else { Arc::new(turn.shortened()) };
+        if turn.size() > room && !taken.is_empty() {
+            break;
+        }
+        room = room.saturating_sub(turn.size());
+        taken.push(turn);
+    }
+    taken.reverse();
+    taken
 }
 
 /// How many of the oldest turns are to be summarised so that the rest fits well: none while everything fits into `limit`,

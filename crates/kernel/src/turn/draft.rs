@@ -1,11 +1,12 @@
 //! The turn of a run that is still at work. It takes everything in any order and never refuses; what it cannot place (a
 //! result for a call that does not exist, a second result) it drops, since the first word about a call is the true one.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 
 use quell_protocol::{CallEnd, CallId, RunId};
 
-use super::output::Clipped;
+use super::output::{Clipped, shortened};
 use super::{AnsweredCall, AssistantMessage, Block, CallResult, Compaction, Item, Message, ToolCall, ids};
 
 /// A growing turn.
@@ -75,6 +76,29 @@ impl TurnDraft {
     #[must_use]
     pub fn size(&self) -> usize {
         super::items_size(&self.as_sent())
+    }
+
+    /// The draft as a view shows it in so many bytes: the oldest results give way first, and of each its ends stay.
+    #[must_use]
+    pub fn fitting(&self, room: usize) -> Cow<'_, Self> {
+        let size = self.size();
+        if size <= room {
+            return Cow::Borrowed(self);
+        }
+        // By whole quarters: what gave way stays the same over many requests, and so does the prompt cache.
+        let mut excess = (size - room).next_multiple_of((room / 4).max(1));
+        let mut draft = self.clone();
+        for call in draft.entries.iter_mut().filter_map(Entry::message_mut).flat_map(Message::calls_mut) {
+            if excess == 0 {
+                break;
+            }
+            if let CallState::Done(result) = &mut call.state {
+                let shortened = shortened(&result.output);
+                excess = excess.saturating_sub(result.output.len() - shortened.len());
+                result.output = shortened;
+            }
+        }
+        Cow::Owned(draft)
     }
 
     /// Adds a steered message.
@@ -219,10 +243,7 @@ impl TurnDraft {
 
     /// From the back, where the calls at work are.
     fn call(&mut self, id: &CallId) -> Option<&mut DraftCall> {
-        let messages = self.entries.iter_mut().rev().filter_map(|entry| match entry {
-            Entry::Message(message) => Some(message),
-            Entry::User(_) => None,
-        });
+        let messages = self.entries.iter_mut().rev().filter_map(Entry::message_mut);
         messages.flat_map(Message::calls_mut).find(|call| call.call.id == *id)
     }
 
@@ -239,6 +260,15 @@ impl TurnDraft {
             ordinal += 1;
             ToolCall { id, ..call }
         })
+    }
+}
+
+impl Entry {
+    fn message_mut(&mut self) -> Option<&mut Message<DraftCall>> {
+        match self {
+            Self::Message(message) => Some(message),
+            Self::User(_) => None,
+        }
     }
 }
 

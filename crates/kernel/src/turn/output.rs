@@ -49,6 +49,18 @@ impl Clipped {
     }
 }
 
+/// Bytes kept of either end of a result that has to make room.
+const SHORT_END: usize = 512;
+
+/// Both ends of a long text, with a line that says how much is missing; a short one as it is.
+pub(super) fn shortened(text: &str) -> String {
+    if text.len() <= 3 * SHORT_END {
+        return text.to_owned();
+    }
+    let (head, tail) = (text.floor_char_boundary(SHORT_END), last(text, SHORT_END));
+    format!("{}\n[... {} bytes left out to make room ...]\n{}", &text[..head], tail - head, &text[tail..])
+}
+
 /// Where the last `keep` bytes begin, moved up to a character's border.
 fn last(text: &str, keep: usize) -> usize {
     text.ceil_char_boundary(text.len().saturating_sub(keep))

@@ -235,3 +235,58 @@ fn output_of_a_running_call_keeps_head_and_tail() {
     short.push(&"ü".repeat(8 * 1024));
     assert_eq!(short.text(), "ü".repeat(8 * 1024));
 }
+
+/// A run whose calls have printed so much each.
+fn printed(outputs: &[usize]) -> TurnDraft {
+    let mut draft = draft();
+    for (nth, bytes) in outputs.iter().enumerate() {
+        let made = draft.finish_message(calls(&[&format!("c{nth}")]));
+        draft.finish_call(&made[0].id, done(&"ü".repeat(bytes / 2)));
+    }
+    draft
+}
+
+fn lengths(draft: &TurnDraft) -> Vec<usize> {
+    answers(&stopped(draft.clone())).iter().map(|answer| answer.1.len()).collect()
+}
+
+#[test]
+fn the_oldest_results_give_way_where_the_run_is_too_long_for_its_model() {
+    let draft = printed(&[48_000; 11]);
+    assert_eq!(draft.fitting(draft.size()).as_ref(), &draft);
+    let fits = draft.fitting(200_000).into_owned();
+    assert!(fits.size() <= 200_000, "{}", fits.size());
+    let shown = lengths(&fits);
+    assert!(shown[0] < 1200 && shown[10] == 48_000, "{shown:?}");
+    assert!(shown.is_sorted(), "the newest stay whole: {shown:?}");
+    assert_eq!(lengths(&draft), [48_000; 11], "nothing is lost");
+
+    // A little more changes nothing of what was sent.
+    let more = printed(&[&[48_000; 11][..], &[100]].concat());
+    assert_eq!(lengths(&more.fitting(200_000))[..11], shown);
+    assert!(lengths(&draft.fitting(0)).iter().all(|length| *length < 1200));
+}
+
+#[test]
+fn a_turn_that_is_too_long_for_its_summary_is_read_by_the_ends_of_its_results() {
+    let turn = |outputs: &[usize]| std::sync::Arc::new(stopped(printed(outputs)));
+    let (long, short) = (turn(&[48_000; 11]), turn(&[100]));
+    let sizes = |turns: &[_], room| readable(turns, room).iter().map(|turn| turn.size()).collect::<Vec<_>>();
+    assert_eq!(sizes(&[long.clone(), short.clone()], 1_000_000), [long.size(), short.size()]);
+    let both = sizes(&[long.clone(), short.clone()], 100_000);
+    assert!(both.len() == 2 && both[0] < 20_000 && both[1] == short.size(), "{both:?}");
+    assert_eq!(sizes(&[long.clone(), short.clone()], short.size()), [short.size()], "the oldest are left out");
+    assert!(sizes(&[long], 10)[0] < 20_000, "the newest is read in any case");
+}
+
+#[test]
+fn a_summary_never_loses_that_requests_were_stopped() {
+    let stopped = std::sync::Arc::new(stopped(draft()));
+    let finished = std::sync::Arc::new(seal(draft(), &Verdict::Completed, PartialPolicy::Discard));
+    let told = |turns: &[_], earlier: Option<&str>| Compaction::of(turns, earlier, "Boats.".into(), 1).summary;
+    assert_eq!(told(std::slice::from_ref(&finished), Some("Trains.")), "Boats.");
+    let first = told(&[stopped, finished.clone()], None);
+    assert!(first.starts_with("Boats.\n\n[") && first.contains("Do not resume them"), "{first}");
+    assert_eq!(told(std::slice::from_ref(&finished), Some(&first)), first, "nor the summary of that summary");
+    assert_eq!(Compaction::of(&[finished], Some(&first), first.clone(), 1).summary, first, "it is said once");
+}

@@ -19,6 +19,11 @@ async fn house(window_tokens: usize) -> House {
     .await
 }
 
+fn overflow() -> Behaviour {
+    let body = json!({"error": {"message": "too many tokens", "code": "context_length_exceeded"}}).to_string();
+    Behaviour::Status { code: 400, headers: Vec::new(), body }
+}
+
 fn compactions(watcher: &mut Watcher, run: &RunId) -> Vec<(u32, String)> {
     let of = |kind: &EventKind| match kind {
         EventKind::Compacted { turns, summary } => Some((*turns, summary.clone())),
@@ -80,11 +85,6 @@ async fn older_turns_are_summarised_when_the_window_fills_and_stay_so() {
 async fn a_provider_that_finds_it_too_long_triggers_a_summary_once() {
     let house = house(128_000).await;
     let mut watcher = Watcher::of(&house.engine);
-    let overflow = || Behaviour::Status {
-        code: 400,
-        headers: Vec::new(),
-        body: json!({"error": {"message": "too many tokens", "code": "context_length_exceeded"}}).to_string(),
-    };
     house.model.script(Behaviour::text(long("Boats are fine.")));
     house.ask("s", "tell me of boats").await;
     house.model.script(overflow()).script(Behaviour::text("Boats.")).script(Behaviour::text("Trains are too."));
@@ -102,17 +102,81 @@ async fn a_provider_that_finds_it_too_long_triggers_a_summary_once() {
 }
 
 #[tokio::test]
-async fn a_summary_that_fails_ends_the_run_with_the_reason_and_loses_nothing() {
+async fn a_summary_that_fails_loses_nothing_and_the_model_is_asked_all_the_same() {
     let house = house(600).await;
     house.model.script(Behaviour::text(long("Boats are fine.")));
     house.ask("s", "tell me of boats").await;
-    house.model.script(Behaviour::status(401));
-    let failed = house.ask("s", "and of trains?").await;
+    house.model.script(Behaviour::status(401)).script(Behaviour::text("Trains."));
+    assert_eq!(house.ask("s", "and of trains?").await.output.as_deref(), Some("Trains."));
+    let whole = flat(&house.last_messages());
+    assert!(whole.contains("Boats are fine."), "the window was an estimate: {whole}");
+    house.model.script(Behaviour::status(401)).script(overflow()).script(Behaviour::status(401));
+    let failed = house.ask("s", "and of planes?").await;
     let Some(Verdict::Failed { code, message }) = failed.verdict else { panic!("{failed:?}") };
     assert_eq!(code, "context_overflow");
     assert!(message.contains("summarising it failed") && message.contains("check its API key"), "{message}");
-    house.model.script(Behaviour::text("Boats.")).script(Behaviour::text("Trains."));
-    assert_eq!(house.ask("s", "again").await.output.as_deref(), Some("Trains."));
-    assert!(flat(&house.last_messages()).contains("and of trains?"), "the newest turns stay as they are");
+    house.model.script(Behaviour::text("Boats and trains.")).script(Behaviour::text("Planes."));
+    assert_eq!(house.ask("s", "again").await.output.as_deref(), Some("Planes."));
+    assert!(flat(&house.last_messages()).contains("and of planes?"), "the newest turns stay as they are");
+    house.close().await;
+}
+
+/// A call that prints about 3,000 bytes.
+fn prints(id: &str) -> Behaviour {
+    let command = format!("printf 'begin {id} '; head -c 3000 /dev/zero | tr '\\0' x; printf ' end {id}'");
+    Behaviour::tool_call(id, "shell", &json!({"command": command}))
+}
+
+#[tokio::test]
+async fn a_run_that_is_too_long_by_itself_goes_on_and_so_does_its_session() {
+    // 3,000 tokens are 12,000 bytes, of which four fifths may be used.
+    let house = house(3000).await;
+    for id in ["c1", "c2", "c3", "c4", "c5"] {
+        house.model.script(prints(id));
+    }
+    house.model.script(Behaviour::text("It printed a lot."));
+    let run = house.ask("s", "print").await;
+    assert_eq!(run.output.as_deref(), Some("It printed a lot."), "{run:#?}");
+    let last = flat(&house.last_messages());
+    assert!(last.len() < 12_000, "{} bytes", last.len());
+    assert!(last.contains("left out to make room") && last.contains("begin c1") && last.contains("end c1"), "{last}");
+    assert!(last.contains(&"x".repeat(3000)), "the newest result is whole: {last}");
+    house.model.script(Behaviour::text("x was printed.")).script(Behaviour::text("Yes."));
+    assert_eq!(house.ask("s", "really?").await.output.as_deref(), Some("Yes."));
+    let seen = house.model.seen();
+    let summary = flat(seen[6].messages());
+    assert!(summary.contains("Summarise the whole") && summary.len() < 12_000, "{} bytes: {summary}", summary.len());
+    house.close().await;
+}
+
+#[tokio::test]
+async fn a_run_that_its_provider_finds_too_long_is_shown_shorter() {
+    let house = house(128_000).await;
+    house.model.script(prints("c1")).script(prints("c2")).script(overflow()).script(Behaviour::text("Done."));
+    assert_eq!(house.ask("s", "print").await.output.as_deref(), Some("Done."));
+    let seen = house.model.seen();
+    let (refused, taken) = (flat(seen[2].messages()).len(), flat(seen[3].messages()).len());
+    assert!(taken < refused - 1500, "{taken} of {refused} bytes");
+    house.model.script(overflow());
+    let failed = house.ask("empty", "hello").await;
+    assert!(matches!(failed.verdict, Some(Verdict::Failed { .. })), "what cannot shrink fails: {failed:?}");
+    house.close().await;
+}
+
+#[tokio::test]
+async fn a_summary_does_not_lose_that_a_request_was_stopped() {
+    let house = house(1700).await;
+    house.model.script(Behaviour::text(long("Boats are fine.")));
+    house.ask("s", "tell me of boats").await;
+    house.model.script(Behaviour::silent_mid_stream("Trains"));
+    let run = house.send(crate::harness::message("s", "sell all my trains")).await;
+    house.text_came(&run).await;
+    house.stop(&run);
+    house.ended(&run).await;
+    house.model.script(Behaviour::text("Boats and trains.")).script(Behaviour::text("Planes fly."));
+    assert_eq!(house.ask("s", &long("and of planes?")).await.output.as_deref(), Some("Planes fly."));
+    let shown = flat(&house.last_messages());
+    assert!(shown.contains("Boats and trains.") && !shown.contains("sell all my trains"), "{shown}");
+    assert!(shown.contains("Do not resume them"), "{shown}");
     house.close().await;
 }
