@@ -101,6 +101,11 @@ impl Partial {
         Ok(())
     }
 
+    /// True while no text, no reasoning and no call has come.
+    pub(super) fn is_untold(&self) -> bool {
+        self.bytes == 0
+    }
+
     /// The tokens of the answer so far, where the provider does not count them.
     pub(super) fn estimate(&self) -> u64 {
         let of_block = |block: &Block<()>| match block {

@@ -33,7 +33,7 @@ pub(super) struct Exchange<'a> {
 
 /// How far a call has come.
 struct Progress {
-    /// What is sent; given up once no further attempt can follow.
+    /// What is sent, again and again.
     body: Bytes,
     input_tokens: u64,
     stage: Stage,
@@ -106,6 +106,7 @@ impl<'a> Exchange<'a> {
     /// One attempt, in the ledger from before it leaves until its response is dropped.
     async fn attempt(&self, number: u32, progress: &mut Progress, sink: &mut dyn ModelSink) -> Result<(), Failure> {
         progress.stage = Stage::Unsent;
+        progress.partial = Partial::default();
         let held = self.scope.hold(ResourceKind::ModelRequest, format!("{} (attempt {number})", self.model.name));
         // The response is a local of this future: when that is done or dropped, it is gone, and only then `held`.
         let outcome = self.exchange(progress, sink).await;
@@ -129,14 +130,18 @@ impl<'a> Exchange<'a> {
             return Err(self.refusal(response).await?);
         }
         progress.stage = Stage::Answering;
-        progress.body = Bytes::new();
-        match content_type(&response).as_str() {
+        let received = match content_type(&response).as_str() {
             "text/html" => Err(self.provider.unreadable("a web page")),
             // waits: for the next bytes, raced in `receive`.
             "application/json" => self.receive_whole(response, &mut progress.partial, sink).await,
             // waits: for the next bytes, too.
             _ => self.receive(response, &mut progress.partial, sink).await,
+        };
+        // An answer that said nothing but that it may be asked for again is a refusal.
+        if matches!(received, Err(Failure { again: Again::After(_), .. })) {
+            progress.stage = Stage::Refused;
         }
+        received
     }
 
     async fn send(&self, progress: &mut Progress, sink: &mut dyn ModelSink) -> Result<Response, Failure> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use quell_kernel::retry::retryable_status;
 
-use super::answer::Bad;
+use super::answer::{Bad, Partial};
 use super::error::{ModelError, Wait};
 use super::provider::Provider;
 use super::report::Report;
@@ -94,14 +94,15 @@ impl Provider {
         self.unreadable(oversize.to_string())
     }
 
-    /// An event that is no part of an answer. Too late to try again: the answer began.
-    pub(super) fn bad(&self, bad: Bad) -> Failure {
+    /// An event that is no part of an answer. Once anything of the answer was told, it is too late to try again.
+    pub(super) fn bad(&self, bad: Bad, partial: &Partial) -> Failure {
         match bad {
             Bad::Unreadable(problem) => self.unreadable(problem),
             Bad::Reported(report) if report.is_overflow() => Failure::last(self.overflow(&report)),
             Bad::Reported(report) => {
-                let retryable = report.status.is_some_and(retryable_status);
-                Failure::last(self.rejected(report.status, &report, retryable))
+                let retryable = report.status.is_some_and(retryable_status) && !report.is_out_of_quota();
+                let again = if retryable && partial.is_untold() { Again::After(None) } else { Again::Never };
+                Failure { error: self.rejected(report.status, &report, retryable), again }
             }
         }
     }

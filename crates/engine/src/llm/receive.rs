@@ -40,7 +40,7 @@ impl Exchange<'_> {
                 if self.scope.is_cancelled() {
                     return Err(Cancelled.into());
                 }
-                if self.take(&event, partial, sink).map_err(|bad| self.provider.bad(bad))? == Taken::Done {
+                if self.take(&event, partial, sink).map_err(|bad| self.provider.bad(bad, partial))? == Taken::Done {
                     return self.done(partial);
                 }
             }
@@ -62,7 +62,7 @@ impl Exchange<'_> {
             }
         }
         let taken = self.provider.dialect.take_whole(&body, partial, sink);
-        taken.map_err(|bad| self.provider.bad(bad))?;
+        taken.map_err(|bad| self.provider.bad(bad, partial))?;
         self.done(partial)
     }
 
@@ -86,7 +86,7 @@ impl Exchange<'_> {
     fn end(&self, decoder: Decoder, partial: &mut Partial, sink: &mut dyn ModelSink) -> Result<(), Failure> {
         match decoder.rest().map(|event| self.take(&event, partial, sink)) {
             Some(Ok(Taken::Done)) => self.done(partial),
-            Some(Err(bad @ Bad::Reported(_))) => Err(self.provider.bad(bad)),
+            Some(Err(bad @ Bad::Reported(_))) => Err(self.provider.bad(bad, partial)),
             _ if partial.finish.is_some() => Ok(()),
             Some(Err(Bad::Unreadable(_))) => Err(self.provider.truncated("in the middle of an event")),
             Some(Ok(Taken::More)) | None => Err(self.provider.truncated("the stream ended without an end mark")),

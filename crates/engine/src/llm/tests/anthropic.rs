@@ -113,6 +113,27 @@ async fn an_overloaded_server_is_asked_again_when_it_wishes() {
     assert_eq!(sink.usages, [COUNTED], "refused attempts cost nothing");
 }
 
+/// The status went out before the server knew: nothing was said yet, so this is a refusal like any other.
+#[rstest]
+#[case::at_once(vec![])]
+#[case::after_the_head_of_the_message(vec![start(), ping()])]
+#[case::in_a_block_without_content(vec![
+    start(),
+    happens(&json!({"type": "content_block_start", "index": 0, "content_block": {"type": "thinking", "thinking": ""}})),
+])]
+#[tokio::test]
+async fn a_stream_that_begins_with_overloaded_is_asked_for_again(#[case] before: Vec<Step>) {
+    let error = happens(&failure("overloaded_error", "Overloaded"));
+    let overloaded = [vec![stream_head()], before, vec![error, Step::Close]].concat();
+    let fake = Fake::start(vec![overloaded, word("ok")]).await;
+    let mut sink = Recorder::default();
+    let answer = bench(&fake).call(&mut sink).await.unwrap();
+    assert_eq!((answer.message.text().as_str(), answer.message.blocks.len()), ("ok", 1));
+    assert_eq!((sink.retries.len(), sink.usages), (1, vec![COUNTED]), "the refused attempt costs nothing");
+    let requests = fake.requests();
+    assert_eq!(requests[0].1, requests[1].1, "the same is sent again");
+}
+
 #[tokio::test]
 async fn an_error_inside_the_stream_ends_it_and_may_pass() {
     let error = happens(&failure("overloaded_error", "Overloaded"));
