@@ -33,7 +33,9 @@ use tokio_util::sync::CancellationToken;
 pub use error::StoreError;
 pub use inspect::{Inspection, inspect};
 pub use lock::Holder;
-pub use rows::{AcceptedRow, Past, RunFilter, RunRow, SessionFilter, StoredSession, StoredState, StoredToken};
+pub use rows::{
+    AcceptedRow, Past, RunFilter, RunRow, SealedRun, SessionFilter, StoredSession, StoredState, StoredToken,
+};
 pub use sessions::Deleted;
 
 use lock::DirectoryLock;

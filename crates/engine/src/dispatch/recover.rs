@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use futures_util::{TryStreamExt, stream};
+use futures_util::future::try_join_all;
 use quell_kernel::journal::{Folded, Line};
 use quell_kernel::turn::{PartialPolicy, Sealing, Turn};
 use quell_protocol::api::{RunResult, RunView};
@@ -11,16 +11,16 @@ use quell_protocol::{AgentId, Instant, Receipt, Rung, StopReason, TurnRecord, Ve
 
 use crate::agent::AgentConfig;
 use crate::clock::Clock;
-use crate::store::{RunRow, Store, StoreError, StoredState};
+use crate::store::{RunRow, SealedRun, Store, StoreError, StoredState};
 
-/// Runs that are sealed at a time: enough for the writer to put many into one transaction.
+/// Runs that are sealed at a time, in one transaction.
 const AT_A_TIME: usize = 256;
 
 /// Seals every run that the last daemon left accepted or started, as its journal says it ended, else as aborted because the
-/// daemon stopped.
+/// daemon stopped. In the order of acceptance, which is the order of turns in each session.
 ///
 /// # Errors
-/// The store's error; nothing is half-sealed then, and the next start tries again.
+/// The store's error; no run is half-sealed then, and the next start tries again.
 ///
 /// # Cancel safety
 /// Safe: every run is sealed in one transaction.
@@ -34,16 +34,18 @@ pub(super) async fn seal_what_was_open(
         tracing::info!(runs = open.len(), "runs of a daemon that died are sealed");
     }
     let policy = |row: &RunRow| agents.get(&row.agent).map(|agent| agent.partial).unwrap_or_default();
-    stream::iter(open.into_iter().map(Ok))
-        .try_for_each_concurrent(AT_A_TIME, |row| seal(store, clock, policy(&row), row))
-        .await
+    for rows in open.chunks(AT_A_TIME) {
+        let sealed = try_join_all(rows.iter().map(|row| seal(store, clock, policy(row), row))).await?;
+        store.seal_runs(sealed).await?;
+    }
+    Ok(())
 }
 
-async fn seal(store: &Store, clock: Clock, policy: PartialPolicy, row: RunRow) -> Result<(), StoreError> {
+async fn seal(store: &Store, clock: Clock, policy: PartialPolicy, row: &RunRow) -> Result<SealedRun, StoreError> {
     let mut view: RunView = serde_json::from_str(&row.view)
         .map_err(|error| StoreError::Corrupt(format!("the stored view of run {} cannot be read: {error}", row.id)))?;
     let (lines, recorded) = store.journal(row.id.clone()).await?;
-    let folded = Folded::of(row.id.clone(), view.text.clone(), readable(&row, &lines));
+    let folded = Folded::of(row.id.clone(), view.text.clone(), readable(row, &lines));
     let begun = row.state == StoredState::Started || recorded.is_some() || folded.at_work;
     let at = clock.rfc3339(clock.now());
     let (turn, asked_at) = match recorded {
@@ -59,8 +61,9 @@ async fn seal(store: &Store, clock: Clock, policy: PartialPolicy, row: RunRow) -
     view.seq = folded.numbers.beyond(view.seq);
     close(&mut view, &turn, Times { asked_at, at }, begun);
     tracing::info!(run = %row.id, session = %row.session, verdict = turn.verdict().word(), "run sealed");
-    let text = serde_json::to_string(&view).unwrap_or_default();
-    store.seal_run(row.session, row.id, begun.then(|| turn.to_stored()), text).await
+    let view = serde_json::to_string(&view).unwrap_or_default();
+    let (session, run) = (row.session.clone(), row.id.clone());
+    Ok(SealedRun { session, run, turn: begun.then(|| turn.to_stored()), view })
 }
 
 /// The lines up to the first that this version cannot read: what came before it is true all the same.

@@ -1,10 +1,10 @@
 //! The journal of runs at work, and the sealing of those whose daemon died.
 
-use quell_protocol::{RunId, SessionKey};
+use quell_protocol::RunId;
 use rusqlite::{Connection, params};
 
 use super::history::{self, Sealed};
-use super::{Store, StoreError};
+use super::{SealedRun, Store, StoreError};
 use crate::journal::Row;
 
 impl Store {
@@ -50,30 +50,26 @@ impl Store {
         .await
     }
 
-    /// Ends a run whose daemon died: its turn, if it had begun, and its last view, in one transaction.
+    /// Ends runs whose daemon died, in this order and in one transaction: the turn of each that had begun, and its last view.
     ///
     /// # Errors
-    /// [`StoreError`] when it could not be written; then nothing was.
+    /// [`StoreError`] when they could not be written; then none was.
     ///
     /// # Cancel safety
     /// Safe, as [`Store`] says.
-    pub async fn seal_run(
-        &self,
-        session: SessionKey,
-        run: RunId,
-        turn: Option<String>,
-        view: String,
-    ) -> Result<(), StoreError> {
-        self.write(move |db| {
-            if let Some(turn) = &turn {
-                history::append(db, &Sealed { session: &session, run: &run, turn }, &view)?;
-            }
-            let sql = "UPDATE runs SET state = 'ended', view = ?2 WHERE id = ?1 AND state IN ('accepted', 'started')";
-            db.prepare_cached(sql)?.execute([run.as_str(), &view])?;
-            forget(db, &run)
-        })
-        .await
+    pub async fn seal_runs(&self, runs: Vec<SealedRun>) -> Result<(), StoreError> {
+        self.write(move |db| runs.iter().try_for_each(|sealed| seal(db, sealed))).await
     }
+}
+
+fn seal(db: &Connection, sealed: &SealedRun) -> rusqlite::Result<()> {
+    let SealedRun { session, run, turn, view } = sealed;
+    if let Some(turn) = turn {
+        history::append(db, &Sealed { session, run, turn }, view)?;
+    }
+    let sql = "UPDATE runs SET state = 'ended', view = ?2 WHERE id = ?1 AND state IN ('accepted', 'started')";
+    db.prepare_cached(sql)?.execute([run.as_str(), view])?;
+    forget(db, run)
 }
 
 /// The run is over: its journal goes.

@@ -108,3 +108,16 @@ pub struct StoredToken {
     /// SHA-256 of the secret, hexadecimal.
     pub sha256: String,
 }
+
+/// A run whose daemon died, as it is from now on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SealedRun {
+    /// Its session.
+    pub session: SessionKey,
+    /// The run.
+    pub run: RunId,
+    /// Its turn, if it had begun: JSON.
+    pub turn: Option<String>,
+    /// Its last view: JSON.
+    pub view: String,
+}

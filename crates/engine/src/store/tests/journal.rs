@@ -4,7 +4,7 @@ use std::fs;
 
 use rusqlite::Connection;
 
-use super::super::{Deleted, StoreError, StoredState};
+use super::super::{Deleted, SealedRun, StoreError, StoredState};
 use super::*;
 use crate::journal::Row;
 
@@ -53,9 +53,12 @@ async fn a_run_of_a_dead_daemon_is_sealed_once() {
     let (store, home) = fresh();
     accept(&store, "a", "s").await;
     store.write_journal(vec![line("a", 0, "something")]).await.unwrap();
-    store.seal_run(key("s"), run_id("a"), Some("turn a".into()), "sealed".into()).await.unwrap();
+    let sealed = |turn: &str, view: &str| {
+        vec![SealedRun { session: key("s"), run: run_id("a"), turn: Some(turn.into()), view: view.into() }]
+    };
+    store.seal_runs(sealed("turn a", "sealed")).await.unwrap();
     assert_eq!(rows(&home), 0);
-    store.seal_run(key("s"), run_id("a"), Some("other turn".into()), "sealed again".into()).await.unwrap();
+    store.seal_runs(sealed("other turn", "sealed again")).await.unwrap();
     assert_eq!(store.turns(key("s")).await.unwrap(), ["turn a"]);
     let row = store.run(run_id("a")).await.unwrap().unwrap();
     assert_eq!((row.state, row.view.as_str()), (StoredState::Ended, "sealed"));

@@ -11,7 +11,9 @@ use quell_testkit::model::{Behaviour, Stream};
 use serde_json::json;
 
 use super::{after_the_crash, database, journaled, next_request, says};
-use crate::harness::{Claim, Ground, House, PATIENCE, abort_reason, alice, ask, copy_of, message, of_run, receipt};
+use crate::harness::{
+    Claim, Ground, House, PATIENCE, abort_reason, alice, ask, copy_of, key, message, of_run, receipt,
+};
 
 /// Refuses turns and nothing else.
 const REFUSE_TURNS: &str = "CREATE TRIGGER refuse BEFORE INSERT ON history BEGIN SELECT RAISE(ABORT, 'not now'); END";
@@ -64,6 +66,35 @@ async fn turns_that_were_refused_stand_before_those_that_came_after_them() {
     let seen = next_request(&after).await;
     let places: Vec<_> = ["The first.", "The second.", "The third."].iter().map(|said| seen.find(said)).collect();
     assert!(places.iter().all(Option::is_some) && places.is_sorted(), "{places:?} in {seen}");
+    after.close().await;
+    house.close().await;
+}
+
+/// They are all sealed at the next start, from their journals.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn turns_that_a_dead_daemon_could_not_write_come_back_in_order() {
+    let wide = |config: &mut quell_engine::EngineConfig| {
+        config.agents.values_mut().for_each(|agent| agent.window_tokens = 1_000_000);
+    };
+    let house = House::with(Claim::shared().await, wide).await;
+    database(house.dir.path()).execute_batch(REFUSE_TURNS).unwrap();
+    let answers: Vec<String> = (10..20).map(|n| format!("answer {n}")).collect();
+    let mut last = None;
+    for answer in &answers {
+        // The first takes longest to read.
+        let long = if last.is_none() { " and so on".repeat(150_000) } else { String::new() };
+        house.model.script(Behaviour::text(format!("{answer}{long}")));
+        let run = house.send(message("s", "go on")).await;
+        ends_unrecorded(&house, &run).await;
+        last = Some(run);
+    }
+    journaled(&house, &last.unwrap(), "its end", says("ending", "completed")).await;
+    let data = copy_of(house.dir.path());
+    database(data.path()).execute_batch(TAKE).unwrap();
+    let after = House::on(Ground::Own(data), Claim::shared().await, |_| {}).await;
+    let past = after.engine.history(&key("s"), 100, None).await.unwrap().messages;
+    let said: Vec<&str> = past.iter().filter(|said| said.role == "assistant").map(|said| &said.text[..9]).collect();
+    assert_eq!(said, answers);
     after.close().await;
     house.close().await;
 }
