@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use futures_util::{SinkExt, StreamExt};
 use serde_json::{Value, json};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async_with_config};
 
@@ -18,6 +18,13 @@ use crate::doors::House;
 
 /// Longest wait for a frame. It decides only how late a failing test fails.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A socket whose receiving buffer is as small as the system makes one.
+pub(crate) async fn narrow(address: &str) -> TcpStream {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(1024).unwrap();
+    socket.connect(address.parse().unwrap()).await.unwrap()
+}
 
 /// A connection. Frames that nobody asked for yet wait in it.
 pub(crate) struct Client {
@@ -47,6 +54,17 @@ impl Client {
     pub(crate) async fn at(url: &str, token: &str) -> Self {
         let url = url.replace("http://", "ws://");
         let (socket, _) = connect_async_with_config(format!("{url}/ws"), None, true).await.unwrap();
+        let mut client = Self { socket, waiting: VecDeque::new(), asked: 0, events: Vec::new() };
+        let hello = client.connect(token, json!({})).await;
+        assert_eq!(hello["ok"], true, "{hello}");
+        client
+    }
+
+    /// As [`Client::at`], over a socket that takes next to nothing while nobody reads.
+    pub(crate) async fn narrow_at(url: &str, token: &str) -> Self {
+        let address = url.trim_start_matches("http://");
+        let stream = MaybeTlsStream::Plain(narrow(address).await);
+        let (socket, _) = tokio_tungstenite::client_async(format!("ws://{address}/ws"), stream).await.unwrap();
         let mut client = Self { socket, waiting: VecDeque::new(), asked: 0, events: Vec::new() };
         let hello = client.connect(token, json!({})).await;
         assert_eq!(hello["ok"], true, "{hello}");
