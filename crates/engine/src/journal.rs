@@ -177,14 +177,16 @@ impl Page {
         let mut text = self.text();
         text.due = None;
         let lines = text.lines;
-        let Refused { rows, lines } = text.refused.take().unwrap_or_else(|| {
-            let row = |(number, line)| {
-                // Through a JSON value, whose text cannot fail.
-                Row { run: self.0.run.clone(), number, line: serde_json::json!(line).to_string() }
-            };
-            Refused { rows: text.waiting.take().into_iter().map(row).collect(), lines }
-        });
+        let refused = text.refused.take();
+        let fresh = if refused.is_none() { text.waiting.take() } else { Vec::new() };
+        // Made into text outside of the lock: a stop writes under it.
         drop(text);
+        let row = |(number, line)| {
+            // Through a JSON value, whose text cannot fail.
+            Row { run: self.0.run.clone(), number, line: serde_json::json!(line).to_string() }
+        };
+        let Refused { rows, lines } =
+            refused.unwrap_or_else(|| Refused { rows: fresh.into_iter().map(row).collect(), lines });
         (!rows.is_empty()).then_some(Taken { page: self, rows, lines })
     }
 
