@@ -42,9 +42,16 @@ pub enum Thinking {
     Shown {
         /// The reasoning, which may be empty where a provider sends the signature alone.
         text: String,
-        /// The provider's proof that it made it. Without one no provider takes the reasoning back.
+        /// The provider's proof that it made it. Without one a provider that signs does not take the reasoning back.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         signature: Option<String>,
+    },
+    /// Reasoning that needs no proof, as the chat dialect's `reasoning_content`: some models refuse a call of theirs without the
+    /// reasoning that led to it.
+    Open {
+        /// The reasoning.
+        #[serde(rename = "open")]
+        text: String,
     },
     /// Reasoning that only its provider can read.
     Redacted {
@@ -57,16 +64,17 @@ pub enum Thinking {
 impl Thinking {
     /// True when a provider would take it back.
     #[must_use]
-    pub fn is_signed(&self) -> bool {
+    pub fn is_returnable(&self) -> bool {
         match self {
             Self::Shown { signature, .. } => signature.as_deref().is_some_and(|signature| !blank(signature)),
+            Self::Open { text } => !blank(text),
             Self::Redacted { data } => !blank(data),
         }
     }
 
     fn size(&self) -> usize {
         match self {
-            Self::Shown { text, .. } => text.len(),
+            Self::Shown { text, .. } | Self::Open { text } => text.len(),
             Self::Redacted { data } => data.len(),
         }
     }
@@ -183,7 +191,7 @@ pub enum Item {
         text: String,
     },
     /// A complete message of the model, with the results of its calls. It holds visible text or a call, and of its reasoning
-    /// what is signed.
+    /// what its provider takes back.
     Assistant(Message<AnsweredCall>),
 }
 

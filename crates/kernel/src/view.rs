@@ -20,7 +20,9 @@ use std::sync::Arc;
 use quell_protocol::{CallEnd, RunId};
 use serde_json::{Map, Value};
 
-use crate::turn::{AnsweredCall, Block, INTERRUPTED_MARK, Item, Message, PartialPolicy, Turn, TurnDraft, blank};
+use crate::turn::{
+    AnsweredCall, Block, INTERRUPTED_MARK, Item, Message, PartialPolicy, Thinking, Turn, TurnDraft, blank,
+};
 use ids::CallNames;
 
 /// Stands where a provider demands text and there is none.
@@ -68,9 +70,17 @@ struct Called {
     failed: bool,
 }
 
+/// What a dialect can spell.
+struct Dialect {
+    legal_id: fn(&str) -> bool,
+    /// Reasoning that goes back to the model it is of.
+    takes: fn(&Thinking) -> bool,
+}
+
 /// The lines of a prompt, neighbours of one side merged.
-fn lines(prompt: &Prompt<'_>, legal_id: fn(&str) -> bool) -> Vec<Line> {
-    let mut script = Script { reader: prompt.model, lines: Vec::new(), names: CallNames::new(legal_id) };
+fn lines(prompt: &Prompt<'_>, dialect: &Dialect) -> Vec<Line> {
+    let names = CallNames::new(dialect.legal_id);
+    let mut script = Script { reader: prompt.model, takes: dialect.takes, lines: Vec::new(), names };
     let (turns, summary) = seen(prompt.turns, prompt.draft);
     if let Some(summary) = summary {
         script.hear(&format!("{SUMMARY}\n\n{summary}"));
@@ -116,6 +126,7 @@ pub fn summary<'a>(turns: &'a [Arc<Turn>], draft: Option<&'a TurnDraft>) -> Opti
 
 struct Script<'a> {
     reader: &'a str,
+    takes: fn(&Thinking) -> bool,
     lines: Vec<Line>,
     names: CallNames,
 }
@@ -157,7 +168,10 @@ impl Script<'_> {
 
     fn say(&mut self, message: Message<Called>) {
         let own = message.model.as_deref() == Some(self.reader);
-        let taken = |block: &Block<Called>| own || !matches!(block, Block::Thinking(_));
+        let taken = |block: &Block<Called>| match block {
+            Block::Thinking(thinking) => own && (self.takes)(thinking),
+            Block::Text { .. } | Block::Call(_) => true,
+        };
         let mut said = spoken(message.blocks.into_iter().filter(taken));
         let before = match self.lines.last_mut() {
             Some(Line::Assistant(before)) if before.calls().next().is_none() => before,

@@ -69,6 +69,19 @@ impl Partial {
         Ok(())
     }
 
+    /// Reasoning that its model wants back as it came, unsigned.
+    pub(super) fn open_thinking(&mut self, delta: &str, sink: &mut dyn ModelSink) -> Result<(), Bad> {
+        if !delta.is_empty() {
+            self.grow(delta.len())?;
+            match self.blocks.last_mut() {
+                Some(Block::Thinking(Thinking::Open { text })) => text.push_str(delta),
+                _ => self.think(Thinking::Open { text: delta.to_owned() }),
+            }
+            sink.thinking(delta);
+        }
+        Ok(())
+    }
+
     /// Reasoning begins that is signed by itself.
     pub(super) fn begin_thinking(&mut self) {
         self.think(Thinking::Shown { text: String::new(), signature: None });
@@ -109,7 +122,9 @@ impl Partial {
     /// The tokens of the answer so far, where the provider does not count them.
     pub(super) fn estimate(&self) -> u64 {
         let of_block = |block: &Block<()>| match block {
-            Block::Thinking(Thinking::Shown { text, .. }) | Block::Text { text } => estimate(text),
+            Block::Thinking(Thinking::Shown { text, .. } | Thinking::Open { text }) | Block::Text { text } => {
+                estimate(text)
+            }
             Block::Thinking(Thinking::Redacted { data }) => estimate(data),
             Block::Call(()) => 0,
         };

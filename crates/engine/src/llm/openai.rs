@@ -163,8 +163,10 @@ fn take_chunk(chunk: Chunk, partial: &mut Partial, sink: &mut dyn ModelSink) -> 
 
 fn take_delta(delta: Delta, partial: &mut Partial, sink: &mut dyn ModelSink) -> Result<(), Bad> {
     // Servers that know both names send the same text under both.
-    let reasoning = if delta.reasoning_content.is_null() { &delta.reasoning } else { &delta.reasoning_content };
-    partial.thinking(reasoning.as_str().unwrap_or_default(), sink)?;
+    match &delta.reasoning_content {
+        Value::Null => partial.thinking(delta.reasoning.as_str().unwrap_or_default(), sink)?,
+        reasoning => partial.open_thinking(reasoning.as_str().unwrap_or_default(), sink)?,
+    }
     take_content(&delta.content, partial, sink)?;
     partial.text(delta.refusal.as_str().unwrap_or_default(), sink)?;
     for (place, call) in delta.tool_calls.into_iter().enumerate() {

@@ -223,7 +223,7 @@ impl TurnDraft {
             Entry::User(text) => Item::User { text: text.clone() },
             Entry::Message(message) => {
                 let mut message = message.clone();
-                message.blocks.retain(|block| !matches!(block, Block::Thinking(thinking) if !thinking.is_signed()));
+                message.blocks.retain(|block| !matches!(block, Block::Thinking(thinking) if !thinking.is_returnable()));
                 Item::Assistant(message.map_calls(&mut close))
             }
         };

@@ -185,6 +185,7 @@ fn thinking() -> impl Strategy<Value = Thinking> {
     let signature = prop_oneof![Just(None), Just(Some(String::new())), "[a-zA-Z0-9+/]{8}".prop_map(Some)];
     prop_oneof![
         4 => (text(), signature).prop_map(|(text, signature)| Thinking::Shown { text, signature }),
+        2 => text().prop_map(|text| Thinking::Open { text }),
         1 => "[a-zA-Z0-9+/]{0,8}".prop_map(|data| Thinking::Redacted { data }),
     ]
 }

@@ -96,8 +96,8 @@ fn check(items: &[Item]) -> Result<(), InvalidTurn> {
         if !message.says_something() {
             return Err(InvalidTurn::Damaged("it holds an empty message of the model"));
         }
-        if !message.thinking().all(Thinking::is_signed) {
-            return Err(InvalidTurn::Damaged("it holds reasoning without a signature"));
+        if !message.thinking().all(Thinking::is_returnable) {
+            return Err(InvalidTurn::Damaged("it holds reasoning that no provider takes back"));
         }
         if !message.calls().all(|call| ids.insert(&call.call.id)) {
             return Err(InvalidTurn::Damaged("two of its calls have the same id"));

@@ -5,7 +5,7 @@ mod check;
 
 use serde_json::{Value, json};
 
-use super::{Called, Line, Prompt, blank, lines};
+use super::{Called, Dialect, Line, Prompt, blank, lines};
 use crate::turn::{Block, Message, Thinking};
 
 pub use check::check;
@@ -26,7 +26,7 @@ pub struct Request {
 #[must_use]
 pub fn request(prompt: &Prompt<'_>) -> Request {
     let mut speech = Speech::default();
-    for line in lines(prompt, legal_id) {
+    for line in lines(prompt, &Dialect { legal_id, takes }) {
         match line {
             Line::User(text) => speech.hear(&text),
             Line::Assistant(said) => speech.say(&said),
@@ -57,7 +57,7 @@ impl Speech {
             let results = std::mem::take(&mut self.results);
             self.user(results);
         }
-        let content: Vec<Value> = said.blocks.iter().map(block).collect();
+        let content: Vec<Value> = said.blocks.iter().filter_map(block).collect();
         self.messages.push(json!({"role": "assistant", "content": content}));
         self.results = said.calls().map(result).collect();
         self.dangling = true;
@@ -79,15 +79,23 @@ impl Speech {
     }
 }
 
-fn block(block: &Block<Called>) -> Value {
-    match block {
+fn takes(thinking: &Thinking) -> bool {
+    match thinking {
+        Thinking::Shown { .. } | Thinking::Redacted { .. } => thinking.is_returnable(),
+        Thinking::Open { .. } => false,
+    }
+}
+
+fn block(block: &Block<Called>) -> Option<Value> {
+    Some(match block {
         Block::Thinking(Thinking::Shown { text, signature }) => {
             json!({"type": "thinking", "thinking": text, "signature": signature})
         }
         Block::Thinking(Thinking::Redacted { data }) => json!({"type": "redacted_thinking", "data": data}),
+        Block::Thinking(Thinking::Open { .. }) => return None,
         Block::Text { text } => json!({"type": "text", "text": text}),
         Block::Call(called) => call(called),
-    }
+    })
 }
 
 fn call(call: &Called) -> Value {

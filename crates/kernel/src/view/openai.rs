@@ -1,11 +1,13 @@
-//! The OpenAI chat dialect: `system`, `user`, `assistant` with `tool_calls`, `tool`. Reasoning is not sent back in it.
+//! The OpenAI chat dialect: `system`, `user`, `assistant` with `tool_calls`, `tool`. Reasoning goes back with the
+//! calls that it led to, to models that send it as `reasoning_content`: some of them refuse such a call without it, also in later
+//! turns.
 
 mod check;
 
 use serde_json::{Value, json};
 
-use super::{Called, Line, Prompt, blank, lines};
-use crate::turn::Message;
+use super::{Called, Dialect, Line, Prompt, blank, lines};
+use crate::turn::{Message, Thinking};
 
 pub use check::check;
 
@@ -16,7 +18,7 @@ pub fn messages(prompt: &Prompt<'_>) -> Vec<Value> {
     if !blank(prompt.system) {
         messages.push(json!({"role": "system", "content": prompt.system}));
     }
-    for line in lines(prompt, legal_id) {
+    for line in lines(prompt, &Dialect { legal_id, takes }) {
         match line {
             Line::User(text) => messages.push(json!({"role": "user", "content": text})),
             Line::Assistant(said) => {
@@ -35,7 +37,23 @@ fn assistant(said: &Message<Called>) -> Value {
         return json!({"role": "assistant", "content": text});
     }
     let content = if text.is_empty() { Value::Null } else { Value::String(text) };
-    json!({"role": "assistant", "content": content, "tool_calls": calls})
+    let mut message = json!({"role": "assistant", "content": content, "tool_calls": calls});
+    let reasoning: String = said.thinking().filter_map(open).collect();
+    if !reasoning.is_empty() {
+        message["reasoning_content"] = Value::String(reasoning);
+    }
+    message
+}
+
+fn takes(thinking: &Thinking) -> bool {
+    open(thinking).is_some() && thinking.is_returnable()
+}
+
+fn open(thinking: &Thinking) -> Option<&str> {
+    match thinking {
+        Thinking::Open { text } => Some(text),
+        Thinking::Shown { .. } | Thinking::Redacted { .. } => None,
+    }
 }
 
 fn call(call: &Called) -> Value {

@@ -264,6 +264,28 @@ fn reasoning_goes_back_to_the_model_that_signed_it_alone(#[case] model: Option<&
     }
 }
 
+/// Some models of the chat dialect refuse their own call without the reasoning that led to it, in later turns too.
+#[test]
+fn open_reasoning_goes_back_with_its_calls_to_its_own_model_alone() {
+    let thinks = || vec![Thinking::Open { text: "hm".into() }, proved("signed")];
+    let calls = || asks(&["a"]).calls().cloned().collect::<Vec<_>>();
+    let told = |model: &str| {
+        let of_model = |message| AssistantMessage { model: Some(model.into()), ..message };
+        let mut turn = draft("run-1", "look");
+        let made = turn.finish_message(of_model(AssistantMessage::new(thinks(), "I look.", calls())));
+        turn.finish_call(&made[0].id, CallResult { end: CallEnd::Ok, output: "x.txt".into() });
+        turn.finish_message(of_model(AssistantMessage::new(thinks(), "There.", Vec::new())));
+        let at_work = openai(&[], Some(&turn));
+        let foreign = anthropic(&[], Some(&turn));
+        assert!(!Value::Array(foreign).to_string().contains("hm"), "the other dialect has no word for it");
+        let sealed = openai(&[stop(turn, PartialPolicy::Discard)], Some(&draft("run-2", "and now?")));
+        assert_eq!(sealed[..at_work.len()], at_work, "what was sent stays");
+        [&at_work[1]["reasoning_content"], &at_work[3]["reasoning_content"]].map(Value::clone)
+    };
+    assert_eq!(told(READER), [json!("hm"), Value::Null]);
+    assert_eq!(told("other/model"), [Value::Null, Value::Null]);
+}
+
 #[test]
 fn an_agent_without_a_prompt_sends_none() {
     let next = draft("run-1", "hello");

@@ -103,3 +103,19 @@ async fn a_summary_cut_by_its_length_does_not_replace_the_history() {
     assert!(summary.contains("Boats are fine.") && !summary.contains("It was ab"), "nothing was lost: {summary}");
     house.close().await;
 }
+
+#[tokio::test]
+async fn reasoning_in_the_chat_dialect_goes_back_with_its_call() {
+    let house = House::shared().await;
+    let look = Stream::new().thinking("Let me ").thinking("see.").text("I look.");
+    house.model.script(look.tool_call("c1", "list_files", &serde_json::json!({})));
+    house.model.script(Stream::new().thinking("Nothing.").text("It is empty."));
+    house.ask("s", "look").await;
+    let in_loop = house.last_messages();
+    assert_eq!(in_loop[2]["reasoning_content"], "Let me see.", "{in_loop:#?}");
+    next_sees(&house).await;
+    let later = house.last_messages();
+    assert_eq!(later[..in_loop.len()], in_loop, "in later turns as well");
+    assert!(!flat(&later).contains("Nothing."), "reasoning that led to no call stays out");
+    house.close().await;
+}

@@ -108,7 +108,10 @@ fn message(findings: &mut Findings, at: usize, message: &Value) {
             result_content(findings, object, &place);
         }
         "assistant" => {
-            findings.unknown_fields(object, &["role", "content", "name", "refusal", "tool_calls"], &place);
+            let known: &[&str] = &["role", "content", "name", "refusal", "tool_calls", "reasoning_content"];
+            // Reasoning goes back with the calls that it led to; with an answer it is refused.
+            let known = if object.contains_key("tool_calls") { known } else { &known[..4] };
+            findings.unknown_fields(object, known, &place);
             assistant(findings, object, &place);
         }
         other => findings.add(Rule::UnknownRole, place, format!("{other:?} is no role")),

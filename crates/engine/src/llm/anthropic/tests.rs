@@ -113,7 +113,7 @@ fn what_is_thought_and_said_between_calls_stays_between_them() {
         ending("tool_use", Value::Null),
     ]);
     let told = |block: &Block<RawCall>| match block {
-        Block::Thinking(Thinking::Shown { text, .. }) | Block::Text { text } => text.clone(),
+        Block::Thinking(Thinking::Shown { text, .. } | Thinking::Open { text }) | Block::Text { text } => text.clone(),
         Block::Thinking(Thinking::Redacted { data }) => data.clone(),
         Block::Call(call) => call.arguments.clone(),
     };
@@ -200,7 +200,7 @@ fn a_whole_answer_is_taken_with_its_count() {
     take_whole(body.to_string().as_bytes(), &mut partial, &mut ear).unwrap();
     assert_eq!(ear.0, ["thinking Hm.", "text I look."]);
     let answer = partial.complete();
-    assert!(answer.message.thinking().all(Thinking::is_signed));
+    assert!(answer.message.thinking().all(Thinking::is_returnable));
     let call = answer.message.calls().next().unwrap();
     assert_eq!((call.arguments.as_str(), answer.finish), (r#"{"command":"ls"}"#, Finish::ToolCalls));
     assert_eq!(answer.usage, Some(Usage { input_tokens: 7, output_tokens: 5, estimated: false }));

@@ -17,11 +17,7 @@ async fn an_answer_streams_is_counted_and_gives_everything_back() {
 
     let usage = Usage { input_tokens: 12, output_tokens: 3, estimated: false };
     let expected = ModelAnswer {
-        message: Message::new(
-            vec![Thinking::Shown { text: "Hm.".to_owned(), signature: None }],
-            "Hello 안녕",
-            Vec::new(),
-        ),
+        message: Message::new(vec![Thinking::Open { text: "Hm.".to_owned() }], "Hello 안녕", Vec::new()),
         usage: Some(usage),
         finish: Finish::Stop,
     };

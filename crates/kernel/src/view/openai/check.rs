@@ -69,13 +69,19 @@ impl Reader {
     }
 
     fn assistant(&mut self, fields: &Map<String, Value>) -> Verdict {
-        only(fields, &["role", "content", "tool_calls"])?;
+        only(fields, &["role", "content", "tool_calls", "reasoning_content"])?;
         match self.last.replace("assistant") {
             None => return Err("begins the conversation with the model"),
             Some("assistant") => return Err("follows another assistant message"),
             Some(_) => {}
         }
-        let Some(calls) = fields.get("tool_calls") else { return text(fields) };
+        let reasoning = fields.get("reasoning_content");
+        if reasoning.is_some_and(|reasoning| reasoning.as_str().is_none_or(|text| text.trim().is_empty())) {
+            return Err("has reasoning that is no text or empty");
+        }
+        let Some(calls) = fields.get("tool_calls") else {
+            return if reasoning.is_some() { Err("has reasoning that led to no call") } else { text(fields) };
+        };
         if fields.get("content").is_some_and(|content| !content.is_null()) {
             text(fields)?;
         }

@@ -43,6 +43,8 @@ fn broken(at: usize, change: impl FnOnce(&mut Vec<Value>)) -> (usize, &'static s
 #[case::no_text(5, "/content", Value::Null, "no text")]
 #[case::empty_assistant(5, "/content", json!(""), "empty text")]
 #[case::empty_text_beside_calls(2, "/content", json!(""), "empty text")]
+#[case::reasoning_empty(2, "/reasoning_content", json!(" "), "no text or empty")]
+#[case::reasoning_of_an_answer(5, "/reasoning_content", json!("hm"), "led to no call")]
 #[case::no_calls(2, "/tool_calls", json!([]), "empty list of calls")]
 #[case::calls_no_list(2, "/tool_calls", json!({}), "no list")]
 #[case::no_function(2, "/tool_calls/0/type", json!("custom"), "no function")]
