@@ -1,7 +1,9 @@
 //! The body of a messages request, with the API's rules about lengths and thinking.
 
+use std::borrow::Cow;
+
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::llm::{ModelRequest, ToolSpec};
 
@@ -13,9 +15,9 @@ const DEFAULT_MAX_TOKENS: u32 = 8192;
 struct Body<'a> {
     model: &'a str,
     max_tokens: u32,
-    #[serde(skip_serializing_if = "str::is_empty")]
-    system: &'a str,
-    messages: &'a [Value],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    system: Option<[Text<'a>; 1]>,
+    messages: Vec<Cow<'a, Value>>,
     stream: bool,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     tools: Vec<Tool<'a>>,
@@ -23,6 +25,13 @@ struct Body<'a> {
     temperature: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     thinking: Option<Budget>,
+}
+
+#[derive(Serialize)]
+struct Text<'a> {
+    r#type: &'static str,
+    text: &'a str,
+    cache_control: Value,
 }
 
 #[derive(Serialize)]
@@ -48,14 +57,35 @@ pub(in crate::llm) fn body(model: &str, request: &ModelRequest<'_>) -> serde_jso
     serde_json::to_string(&Body {
         model,
         max_tokens,
-        system: &conversation.system,
-        messages: &conversation.messages,
+        system: Some(conversation.system.as_str()).filter(|text| !text.is_empty()).map(system),
+        messages: kept(&conversation.messages),
         stream: true,
         tools: request.tools.iter().map(tool).collect(),
         // A thinking model takes no other temperature than its own.
         temperature: request.temperature.filter(|_| budget.is_none()),
         thinking: budget.map(|budget_tokens| Budget { r#type: "enabled", budget_tokens }),
     })
+}
+
+/// Asks the API to keep the request up to here for the next one; of itself it keeps nothing.
+fn keep() -> Value {
+    json!({"type": "ephemeral"})
+}
+
+/// Tools and prompt are kept apart from the messages: other sessions of the agent have the same.
+fn system(text: &str) -> [Text<'_>; 1] {
+    [Text { r#type: "text", text, cache_control: keep() }]
+}
+
+/// The messages, kept up to the last block.
+fn kept(messages: &[Value]) -> Vec<Cow<'_, Value>> {
+    let mut messages: Vec<Cow<'_, Value>> = messages.iter().map(Cow::Borrowed).collect();
+    let content = messages.last_mut().and_then(|last| last.to_mut().get_mut("content"));
+    let last = content.and_then(Value::as_array_mut).and_then(|blocks| blocks.last_mut());
+    if let Some(block) = last.and_then(Value::as_object_mut) {
+        block.insert("cache_control".to_owned(), keep());
+    }
+    messages
 }
 
 /// True while a model works off calls that were made without thinking, by another model or before a change of the

@@ -45,13 +45,27 @@ fn a_body_is_what_the_dialect_says() {
     let expected = json!({
         "model": "m",
         "max_tokens": 100,
-        "system": "Be brief.",
-        "messages": hello(),
+        "system": [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}],
+        "messages": [{"role": "user", "content": [
+            {"type": "text", "text": "hi", "cache_control": {"type": "ephemeral"}},
+        ]}],
         "stream": true,
         "tools": [{"name": "shell", "description": "Runs a command.", "input_schema": {"type": "object"}}],
         "temperature": 0.5,
     });
     assert_eq!(sent(hello(), (Some(0.5), Some(100), None)), expected);
+}
+
+#[test]
+fn the_prompt_and_everything_up_to_the_last_block_are_kept_for_the_next_request() {
+    let body = sent(in_loop(&json!({"type": "text", "text": "I look."})), (None, None, None));
+    let marked = |block: &&Value| block.get("cache_control").is_some();
+    let messages = body["messages"].as_array().unwrap();
+    let blocks = messages.iter().flat_map(|message| message["content"].as_array().unwrap());
+    let marked: Vec<&Value> = blocks.filter(marked).chain(body["system"].as_array().unwrap()).collect();
+    assert_eq!(marked.len(), 2, "{body:#}");
+    assert_eq!(marked[0]["type"], "tool_result");
+    assert!(marked.iter().all(|block| block["cache_control"] == json!({"type": "ephemeral"})), "{body:#}");
 }
 
 #[rstest]
