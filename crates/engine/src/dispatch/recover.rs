@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 
 use futures_util::future::try_join_all;
 use quell_kernel::journal::{Folded, Line};
-use quell_kernel::turn::{PartialPolicy, Sealing, Turn};
+use quell_kernel::turn::{InvalidTurn, PartialPolicy, Sealing, Turn};
 use quell_protocol::api::{RunResult, RunView};
-use quell_protocol::{AgentId, Instant, Receipt, Rung, StopReason, TurnRecord, Verdict};
+use quell_protocol::{AgentId, Instant, Receipt, Rung, StopReason, Surface, TurnRecord, Usage, Verdict};
 
 use crate::agent::AgentConfig;
 use crate::clock::Clock;
@@ -42,14 +42,14 @@ pub(super) async fn seal_what_was_open(
 }
 
 async fn seal(store: &Store, clock: Clock, policy: PartialPolicy, row: &RunRow) -> Result<SealedRun, StoreError> {
-    let mut view: RunView = serde_json::from_str(&row.view)
-        .map_err(|error| StoreError::Corrupt(format!("the stored view of run {} cannot be read: {error}", row.id)))?;
+    let mut view = view_of(row);
     let (lines, recorded) = store.journal(row.id.clone()).await?;
     let folded = Folded::of(row.id.clone(), view.text.clone(), readable(row, &lines));
     let begun = row.state == StoredState::Started || recorded.is_some() || folded.at_work;
     let at = clock.rfc3339(clock.now());
-    let (turn, asked_at) = match recorded {
-        Some(turn) => (Turn::from_stored(&turn).map_err(|error| StoreError::Corrupt(error.to_string()))?, None),
+    let unreadable = |error: &InvalidTurn| tracing::error!(run = %row.id, %error, "the run's turn cannot be read");
+    let (turn, asked_at) = match recorded.and_then(|turn| Turn::from_stored(&turn).inspect_err(unreadable).ok()) {
+        Some(turn) => (turn, None),
         None => {
             let died = (Verdict::Aborted { reason: StopReason::DaemonStopped, by: None }, None);
             let (verdict, asked_at) = folded.ending.unwrap_or(died);
@@ -64,6 +64,36 @@ async fn seal(store: &Store, clock: Clock, policy: PartialPolicy, row: &RunRow) 
     let view = serde_json::to_string(&view).unwrap_or_default();
     let (session, run) = (row.session.clone(), row.id.clone());
     Ok(SealedRun { session, run, turn: begun.then(|| turn.to_stored()), view })
+}
+
+/// The stored view. One damaged row must not keep all others from starting: its run ends with what its columns say.
+fn view_of(row: &RunRow) -> RunView {
+    serde_json::from_str(&row.view).unwrap_or_else(|error| {
+        tracing::error!(run = %row.id, %error, "the stored view of the run cannot be read; its message is lost");
+        RunView {
+            run_id: row.id.clone(),
+            session_key: row.session.clone(),
+            agent: row.agent.clone(),
+            state: String::new(),
+            phase: None,
+            principal: row.principal.clone(),
+            surface: Surface::Daemon,
+            parent: None,
+            text: "[This message was damaged in the database.]".to_owned(),
+            accepted_at: row.accepted_at.clone(),
+            started_at: None,
+            expires_at: None,
+            ended_at: None,
+            steps: 0,
+            usage: Usage::default(),
+            seq: 0,
+            processes: 0,
+            verdict: None,
+            receipt: None,
+            output: None,
+            result: None,
+        }
+    })
 }
 
 /// The lines up to the first that this version cannot read: what came before it is true all the same.

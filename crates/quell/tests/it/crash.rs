@@ -189,6 +189,28 @@ async fn a_journal_is_read_as_far_as_it_can_be() {
     house.close().await;
 }
 
+/// One damaged row is one run's trouble: the daemon starts, the run is over, and the session goes on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_run_whose_row_is_damaged_does_not_keep_the_daemon_from_starting() {
+    let house = House::shared().await;
+    house.model.script(Behaviour::text("All is well."));
+    house.ask("s", "how is it?").await;
+    house.model.script(Behaviour::silent_mid_stream("The first half"));
+    let run = house.send(message("s", "tell me")).await;
+    journaled(&house, &run, "its text", says("text", "first half")).await;
+    let data = copy_of(house.dir.path());
+    database(data.path()).execute_batch("UPDATE runs SET view = '{' WHERE state <> 'ended'").unwrap();
+    let after = House::on(Ground::Own(data), Claim::shared().await, keep_partials).await;
+    let view = after.engine.run(&run).await.unwrap().unwrap();
+    assert_eq!((view.state.as_str(), view.output.as_deref()), ("ended", Some("The first half")), "{view:#?}");
+    assert_eq!(abort_reason(view.verdict.as_ref()), StopReason::DaemonStopped);
+    let seen = next_request(&after).await;
+    assert!(seen.contains("All is well.") && seen.contains("damaged") && seen.contains("The first half"), "{seen}");
+    after.close().await;
+    house.stop(&run).settled().await;
+    house.close().await;
+}
+
 /// A client that has seen many events of a run comes back after the crash and is told the end, as one event and once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_is_told_the_end_whatever_it_had_seen() {
