@@ -11,7 +11,6 @@ mod view;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use quell_kernel::journal::{Line, Numbers};
 use quell_kernel::registry::{NewRun, Phase};
@@ -398,12 +397,6 @@ impl Cell {
     #[must_use]
     pub fn pen(self: &Arc<Self>) -> Pen {
         Pen::new(Arc::clone(self))
-    }
-
-    /// Time since the run was accepted.
-    #[must_use]
-    pub fn age(&self) -> Duration {
-        self.clock.now().since(self.facts().times.accepted)
     }
 
     /// The id, for logs.

@@ -381,7 +381,7 @@ impl Runs {
 
     fn amend(&self, cell: &Arc<Cell>, debts: Debts) {
         cell.amend_receipt(debts);
-        self.spawn(finish::store_amended(self.clone(), Arc::clone(cell)));
+        self.spawn(finish::close_book(self.clone(), Arc::clone(cell)));
     }
 
     /// Publishes what changed in the agents' compute status (row B3).

@@ -137,8 +137,10 @@ impl Pen {
     /// # Cancel safety
     /// Safe: a call that was written down and does not start is taken for one that may have.
     pub async fn announce_call(&self, call: &CallId) -> Result<(), Unwritten> {
-        self.0.page.write(Line::Began { call: call.clone() });
-        self.0.page.written().await
+        match self.write(|cell, _| cell.page.write(Line::Began { call: call.clone() })) {
+            Ok(()) => self.0.page.written().await,
+            Err(Sealed) => Ok(()),
+        }
     }
 
     /// A call starts: side effects are possible from here on.

@@ -10,6 +10,7 @@ use quell_kernel::turn::Turn;
 use quell_kernel::{Input, Moment, Push};
 use quell_protocol::StopReason;
 use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::Instant;
 
 use super::Runs;
 use crate::agent::{Agent, Job, Reins};
@@ -145,9 +146,11 @@ const KEPT: Duration = Duration::from_secs(3600);
 /// Between two tries.
 const AGAIN: Duration = Duration::from_secs(10);
 
-/// Stores the end of a run, with its turn if the database refused that, and forgets it. While it refuses, the run stays in
-/// memory, so that its receipt can be read, and its journal in the database, so that a later daemon finds it.
+/// Stores the end of a run, or its amended receipt, with its turn if the database refused that, and forgets it. While it
+/// refuses, the run stays in memory, so that its receipt can be read, and its journal in the database, so that a later daemon
+/// finds it.
 pub(super) async fn close_book(runs: Runs, cell: Arc<Cell>) {
+    let begun = Instant::now();
     if cell.acceptance().await == Acceptance::Durable {
         while let Err(error) = store_end(&runs, &cell).await {
             // Its session was deleted with all it left: there is nothing that a later try could end.
@@ -155,22 +158,13 @@ pub(super) async fn close_book(runs: Runs, cell: Arc<Cell>) {
                 break;
             }
             tracing::error!(run = %cell.id(), %error, "the end of a run could not be stored");
-            if cell.age() > KEPT {
+            if begun.elapsed() > KEPT {
                 break;
             }
             tokio::time::sleep(AGAIN).await;
         }
     }
     runs.give_up(&cell);
-    runs.forget(cell.id());
-}
-
-/// Stores a run whose receipt was amended after its end.
-pub(super) async fn store_amended(runs: Runs, cell: Arc<Cell>) {
-    if let Err(error) = store_end(&runs, &cell).await {
-        tracing::error!(run = %cell.id(), %error, "an amended receipt could not be stored");
-    }
-    // It was kept for this payment.
     runs.forget(cell.id());
 }
 

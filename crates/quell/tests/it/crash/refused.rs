@@ -4,7 +4,7 @@ use quell_engine::cell::Progress;
 use quell_engine::dispatch::Submission;
 use quell_kernel::Push;
 use quell_protocol::api::OnBusy;
-use quell_protocol::{RunId, StopReason, Verdict};
+use quell_protocol::{CallId, RunId, StopReason, Verdict};
 use quell_testkit::leaks;
 use quell_testkit::model::{Behaviour, Stream};
 
@@ -109,8 +109,14 @@ async fn a_forced_stop_whose_turn_was_refused_outlives_its_daemon() {
     house.text_came(&run).await;
     house.engine.stop(&alice(), &of_run(&run), &ask(Push::Forced)).settled().await;
     ends_unrecorded(&house, &run).await;
+    // A tool that the stop overtakes on its way is not written down behind the verdict.
+    let late = CallId::parse("late").unwrap();
+    house.engine.live(&run).unwrap().pen().announce_call(&late).await.unwrap();
     journaled(&house, &run, "the verdict", says("ending", "alice")).await;
     let data = copy_of(house.dir.path());
+    let lines = "SELECT count(*) FROM journal WHERE line LIKE '%began%'";
+    let began: i64 = database(data.path()).query_row(lines, [], |row| row.get(0)).unwrap();
+    assert_eq!(began, 0);
     database(data.path()).execute_batch(TAKE).unwrap();
     let after = House::on(Ground::Own(data), Claim::shared().await, super::keep_partials).await;
     let view = after.engine.run(&run).await.unwrap().unwrap();
