@@ -1,8 +1,10 @@
 //! The daemon: built floor by floor, closed in reverse. What is half-built when something fails is closed again.
 
+use std::fs::{File, Metadata};
 use std::io::Write;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -77,8 +79,7 @@ async fn open_doors(
     let address = listener.local_addr()?;
     let door = Door::new(engine.clone(), loaded.doors(), Some(metrics));
     let router = quell_surfaces::router(door);
-    std::fs::write(data_dir.join(ADDRESS_FILE), format!("{address}\n"))
-        .context("the address file cannot be written")?;
+    let _told = AddressFile::write(data_dir, address).context("the address file cannot be written")?;
     let mut signals = Signals::listen().context("signals cannot be listened for")?;
     announce(address)?;
     let listener = listener.tap_io(|stream| {
@@ -94,9 +95,35 @@ async fn open_doors(
         () = engine.fenced() => tracing::error!("another quell has taken over the data directory: shutting down"),
     }
     let (left, ()) = tokio::join!(stop_or_force(engine, &mut signals), close_doors(engine, server));
-    // The next daemon writes its own.
-    let _ = std::fs::remove_file(data_dir.join(ADDRESS_FILE));
     Ok(left)
+}
+
+/// The address file, gone with the daemon that wrote it. The next daemon may be there already, with the same address: it puts a
+/// file of its own in the place of this one.
+struct AddressFile {
+    path: PathBuf,
+    /// Kept open, so that its number is not used again.
+    own: File,
+}
+
+impl AddressFile {
+    fn write(data_dir: &Path, address: SocketAddr) -> std::io::Result<Self> {
+        let (path, new) = (data_dir.join(ADDRESS_FILE), data_dir.join("address.new"));
+        let mut own = File::create(&new)?;
+        writeln!(own, "{address}")?;
+        std::fs::rename(new, &path)?;
+        Ok(Self { path, own })
+    }
+}
+
+impl Drop for AddressFile {
+    fn drop(&mut self) {
+        let number = |file: std::io::Result<Metadata>| file.ok().map(|file| (file.dev(), file.ino()));
+        if number(std::fs::metadata(&self.path)) == number(self.own.metadata()) {
+            // What cannot be removed names a daemon that nobody reaches.
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
 }
 
 /// Serves until the engine closes, and a moment longer: streams end then, and a reader that does not read is left behind.

@@ -279,3 +279,18 @@ async fn a_daemon_whose_data_another_one_has_taken_over_ends_by_itself() {
     assert_eq!(taken.status, 202, "{taken:?}");
     assert!(second.stop().await.success(), "{}", second.output());
 }
+
+/// The next daemon may be ready before the last one has closed its doors, and on the same address.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_daemon_that_ends_leaves_the_address_of_the_next_one_alone() {
+    let home = Home::new("");
+    let first = home.start(exe()).await;
+    let file = home.data().join("address");
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(home.data().join("next"), &text).unwrap();
+    std::fs::rename(home.data().join("next"), &file).unwrap();
+    assert!(first.stop().await.success(), "{}", first.output());
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), text);
+    assert!(home.start(exe()).await.stop().await.success());
+    assert!(!file.exists(), "a daemon that is gone still has an address");
+}
