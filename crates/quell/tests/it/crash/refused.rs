@@ -183,3 +183,24 @@ async fn a_steered_message_is_never_in_neither_of_two_runs() {
     house.stop(&run).settled().await;
     house.close().await;
 }
+
+/// The journal of a run says that it has begun, also where its start could not be stored.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_run_whose_start_was_refused_is_no_queued_one_after_a_crash() {
+    let house = House::shared().await;
+    let refuse_starts = "CREATE TRIGGER refuse BEFORE UPDATE ON runs WHEN new.state = 'started'
+                         BEGIN SELECT RAISE(ABORT, 'not now'); END";
+    database(house.dir.path()).execute_batch(refuse_starts).unwrap();
+    house.model.script(Behaviour::SilentBeforeHeaders);
+    let run = house.send(message("s", "think about it")).await;
+    house.model.request(0).resting().await;
+    journaled(&house, &run, "its first step", says("step", "1")).await;
+    let after = after_the_crash(&house).await;
+    let view = after.engine.run(&run).await.unwrap().unwrap();
+    assert!(receipt(&view).turn.recorded, "{view:#?}");
+    let seen = next_request(&after).await;
+    assert!(seen.contains("think about it"), "{seen}");
+    after.close().await;
+    house.stop(&run).settled().await;
+    house.close().await;
+}
