@@ -34,7 +34,7 @@ use crate::tools::background::{Background, Owner};
 use crate::tools::{Toolbox, UnknownTool, Workbench};
 use answer::{Answered, failed, invalid_arguments};
 use compact::{Allowance, Room, Wanted};
-pub use config::{AgentConfig, Limits};
+pub use config::{AgentConfig, Limits, Thinking};
 pub use delegate::{Child, ChildOrder, ChildPlace, delegation_specs, report_of};
 
 /// An agent, ready to run: its configuration with everything resolved.
@@ -224,7 +224,7 @@ impl Job<'_> {
             tools: &tools,
             temperature: self.agent.config.temperature,
             max_tokens: self.agent.config.max_tokens,
-            thinking_tokens: self.agent.config.thinking_tokens,
+            thinking: self.agent.config.thinking_mode(),
         };
         self.reins.phase(Phase::Waiting);
         let answer = self.agent.model.call(&request, self.scope, &mut StepSink { pen: &self.pen }).await;

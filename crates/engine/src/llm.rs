@@ -71,8 +71,17 @@ pub struct ModelRequest<'a> {
     pub temperature: Option<f64>,
     /// The most tokens of the answer; the model's own bound when absent, or the dialect's default.
     pub max_tokens: Option<u32>,
-    /// How many of them may be thinking, where the dialect asks for thinking in tokens; no thinking is asked for when absent.
-    pub thinking_tokens: Option<u32>,
+    /// How thinking is asked for, in a dialect that asks for it; no thinking is asked for when absent.
+    pub thinking: Option<ThinkingMode>,
+}
+
+/// How a model is asked to think.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ThinkingMode {
+    /// As much as the model finds right. Newer models know no other way.
+    Adaptive,
+    /// With so many tokens of the answer. Older models know no other way.
+    Tokens(u32),
 }
 
 /// A tool as it is described to a model.

@@ -121,7 +121,7 @@ impl Job<'_> {
             tools: &tools,
             temperature: self.agent.config.temperature,
             max_tokens: self.agent.config.max_tokens,
-            thinking_tokens: None,
+            thinking: None,
         };
         self.reins.phase(Phase::Waiting);
         let answer = self.agent.model.call(&request, self.scope, &mut SilentSink { pen: &self.pen }).await;

@@ -10,6 +10,7 @@ use quell_protocol::AgentId;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::llm::ThinkingMode;
 use crate::proc::Isolate;
 
 /// One agent: a model, a prompt, tools.
@@ -35,6 +36,10 @@ pub struct AgentConfig {
     pub max_tokens: Option<u32>,
     /// Tokens that the model can read at once. When a conversation fills four fifths of them, its older turns are summarised.
     pub window_tokens: usize,
+    /// `adaptive`: the model thinks as much as it finds right, which newer models of providers of kind `anthropic` want in place
+    /// of `thinking_tokens`. No thinking is asked for without either.
+    #[schemars(with = "Option<String>")]
+    pub thinking: Option<Thinking>,
     /// Tokens of each answer that may go into thinking, at least 1024 and fewer than `max_tokens`; only for models of
     /// providers of kind `anthropic`. No thinking is asked for without it.
     pub thinking_tokens: Option<u32>,
@@ -52,7 +57,24 @@ pub struct AgentConfig {
     pub isolate: Isolate,
 }
 
+/// The value of `thinking`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Thinking {
+    /// As much as the model finds right.
+    Adaptive,
+}
+
 impl AgentConfig {
+    /// How its model is asked to think.
+    #[must_use]
+    pub fn thinking_mode(&self) -> Option<ThinkingMode> {
+        match self.thinking {
+            Some(Thinking::Adaptive) => Some(ThinkingMode::Adaptive),
+            None => self.thinking_tokens.map(ThinkingMode::Tokens),
+        }
+    }
+
     /// Whether calls of a tool wait for a person.
     #[must_use]
     pub fn approval(&self, tool: &str) -> ApprovalPolicy {
@@ -72,6 +94,7 @@ impl Default for AgentConfig {
             temperature: None,
             max_tokens: None,
             window_tokens: 128_000,
+            thinking: None,
             thinking_tokens: None,
             language: None,
             workdir: None,

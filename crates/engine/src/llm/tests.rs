@@ -60,7 +60,7 @@ struct Bench {
     run: RunId,
     agent: AgentId,
     conversation: Conversation,
-    thinking_tokens: Option<u32>,
+    thinking: Option<ThinkingMode>,
     tools: Vec<ToolSpec>,
 }
 
@@ -90,7 +90,7 @@ impl Bench {
                 system: String::new(),
                 messages: vec![json!({"role": "user", "content": "hi"})],
             },
-            thinking_tokens: None,
+            thinking: None,
             tools: Vec::new(),
         }
     }
@@ -103,7 +103,7 @@ impl Bench {
             tools: &self.tools,
             temperature: Some(0.5),
             max_tokens: Some(100),
-            thinking_tokens: self.thinking_tokens,
+            thinking: self.thinking,
         };
         self.models.resolve("p/m/1").unwrap().call(&request, &self.scope, sink).await
     }

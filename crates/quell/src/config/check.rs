@@ -1,7 +1,7 @@
 //! What a parsed configuration may still have wrong.
 
 use quell_engine::agent::{AgentConfig, check_tools};
-use quell_engine::llm::ProviderKind;
+use quell_engine::llm::{ProviderKind, ThinkingMode};
 
 use super::Config;
 
@@ -64,7 +64,8 @@ pub(super) fn problems(config: &Config) -> Vec<Problem> {
             Some(_) => {}
         }
         if let Some(text) = thinking_problem(config, agent) {
-            wrong(&format!("agents.{id}.thinking_tokens"), text);
+            let key = if agent.thinking_tokens.is_some() { "thinking_tokens" } else { "thinking" };
+            wrong(&format!("agents.{id}.{key}"), text);
         }
         if let Err(unknown) = check_tools(&agent.tools, config.mcp.keys()) {
             wrong(&format!("agents.{id}.tools"), unknown.to_string());
@@ -81,20 +82,32 @@ pub(super) fn problems(config: &Config) -> Vec<Problem> {
 
 /// The API's rules about thinking, so that a wrong setting is found here and not at the first message.
 fn thinking_problem(config: &Config, agent: &AgentConfig) -> Option<String> {
-    let budget = agent.thinking_tokens?;
     let provider = agent.model.split_once('/').and_then(|(provider, _)| config.providers.get(provider));
-    if budget < LEAST_THINKING {
-        return Some(format!(
-            "{budget} is too few; the least is {LEAST_THINKING}, and without the key there is no thinking"
-        ));
-    }
-    if let Some(most) = agent.max_tokens.filter(|most| *most <= budget) {
-        return Some(format!("{budget} must be less than max_tokens = {most}, of which it is a part"));
+    match agent.thinking_mode()? {
+        ThinkingMode::Adaptive if agent.thinking_tokens.is_some() => {
+            return Some("is not needed with thinking = \"adaptive\"; leave one of them out".to_owned());
+        }
+        ThinkingMode::Adaptive => {}
+        ThinkingMode::Tokens(budget) => {
+            if let Some(text) = budget_problem(budget, agent.max_tokens) {
+                return Some(text);
+            }
+        }
     }
     if let Some(warm) = agent.temperature.filter(|temperature| (temperature - 1.0).abs() > f64::EPSILON) {
         return Some(format!("a thinking model takes no temperature but 1, not {warm}; leave temperature out"));
     }
     // A provider that is not there has its own problem.
     let other = provider.is_some_and(|provider| provider.kind != ProviderKind::Anthropic);
-    other.then(|| "only providers of kind \"anthropic\" are asked for thinking in tokens".to_owned())
+    other.then(|| "only providers of kind \"anthropic\" are asked for thinking".to_owned())
+}
+
+fn budget_problem(budget: u32, max_tokens: Option<u32>) -> Option<String> {
+    if budget < LEAST_THINKING {
+        return Some(format!(
+            "{budget} is too few; the least is {LEAST_THINKING}, and without the key there is no thinking"
+        ));
+    }
+    let most = max_tokens.filter(|most| *most <= budget)?;
+    Some(format!("{budget} must be less than max_tokens = {most}, of which it is a part"))
 }

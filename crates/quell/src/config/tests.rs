@@ -80,6 +80,8 @@ fn sections_of_later_versions_are_called_that(#[case] section: &str) {
 #[case::too_few("thinking_tokens = 1000", "the least is 1024")]
 #[case::no_room("max_tokens = 2000\nthinking_tokens = 2000", "less than max_tokens = 2000")]
 #[case::warm("temperature = 0.7\nthinking_tokens = 2000", "no temperature but 1")]
+#[case::warm_adaptive("temperature = 0.7\nthinking = \"adaptive\"", "no temperature but 1")]
+#[case::both("thinking = \"adaptive\"\nthinking_tokens = 2000", "leave one of them out")]
 fn thinking_is_held_to_the_rules_of_the_api(#[case] keys: &str, #[case] says: &str) {
     let agent =
         |keys: &str| format!("[providers.claude]\nkind = \"anthropic\"\n[agents.main]\nmodel = \"claude/m\"\n{keys}\n");

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::llm::{ModelRequest, ToolSpec};
+use crate::llm::{ModelRequest, ThinkingMode, ToolSpec};
 
 /// The most tokens of an answer where the agent names none: the wire demands a number, and every model since Claude 3.5
 /// takes this one.
@@ -24,7 +24,7 @@ struct Body<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     temperature: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    thinking: Option<Budget>,
+    thinking: Option<Value>,
 }
 
 #[derive(Serialize)]
@@ -41,19 +41,23 @@ struct Tool<'a> {
     input_schema: &'a Value,
 }
 
-#[derive(Serialize)]
-struct Budget {
-    r#type: &'static str,
-    budget_tokens: u32,
-}
-
 /// The body of a request for `model`.
 pub(in crate::llm) fn body(model: &str, request: &ModelRequest<'_>) -> serde_json::Result<String> {
     let conversation = request.conversation;
-    let wanted = request.thinking_tokens;
-    // The budget is part of the answer's length.
-    let max_tokens = request.max_tokens.unwrap_or(wanted.unwrap_or(0).saturating_add(DEFAULT_MAX_TOKENS));
-    let budget = wanted.filter(|budget| *budget < max_tokens && !in_unthought_loop(&conversation.messages));
+    // What is thought is part of the answer's length.
+    let beside = match request.thinking {
+        None => 0,
+        Some(ThinkingMode::Adaptive) => DEFAULT_MAX_TOKENS,
+        Some(ThinkingMode::Tokens(budget)) => budget,
+    };
+    let max_tokens = request.max_tokens.unwrap_or(DEFAULT_MAX_TOKENS.saturating_add(beside));
+    let thinking = request.thinking.and_then(|mode| match mode {
+        ThinkingMode::Adaptive => Some(json!({"type": "adaptive"})),
+        ThinkingMode::Tokens(budget) => {
+            let possible = budget < max_tokens && !in_unthought_loop(&conversation.messages);
+            possible.then(|| json!({"type": "enabled", "budget_tokens": budget}))
+        }
+    });
     serde_json::to_string(&Body {
         model,
         max_tokens,
@@ -62,8 +66,8 @@ pub(in crate::llm) fn body(model: &str, request: &ModelRequest<'_>) -> serde_jso
         stream: true,
         tools: request.tools.iter().map(tool).collect(),
         // A thinking model takes no other temperature than its own.
-        temperature: request.temperature.filter(|_| budget.is_none()),
-        thinking: budget.map(|budget_tokens| Budget { r#type: "enabled", budget_tokens }),
+        temperature: request.temperature.filter(|_| thinking.is_none()),
+        thinking,
     })
 }
 

@@ -50,7 +50,7 @@ async fn ask(demo: &DemoModel, messages: &[Value], ear: &mut Ear) -> Result<Mode
         tools: &[shell],
         temperature: None,
         max_tokens: None,
-        thinking_tokens: None,
+        thinking: None,
     };
     let scope = ear.stop.clone().unwrap_or_else(|| Scope::new(Clock::start(), Probe::default()));
     models.resolve("demo/demo").unwrap().call(&request, &scope, ear).await

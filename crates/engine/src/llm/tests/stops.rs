@@ -192,7 +192,7 @@ async fn call_into(bench: &Bench, sink: &mut dyn ModelSink) -> Result<ModelAnswe
         tools: &[],
         temperature: None,
         max_tokens: None,
-        thinking_tokens: None,
+        thinking: None,
     };
     bench.models.resolve("p/m").unwrap().call(&request, &bench.scope, sink).await
 }

@@ -7,9 +7,17 @@ use serde_json::json;
 use super::*;
 use crate::llm::Conversation;
 
-/// What is sent for these settings: temperature, `max_tokens`, `thinking_tokens`.
+/// What is sent for these settings: temperature, `max_tokens`, tokens of thinking.
 fn sent(messages: Vec<Value>, settings: (Option<f64>, Option<u32>, Option<u32>)) -> Value {
-    let (temperature, max_tokens, thinking_tokens) = settings;
+    let (temperature, max_tokens, budget) = settings;
+    sent_in(messages, (temperature, max_tokens), budget.map(ThinkingMode::Tokens))
+}
+
+fn sent_in(
+    messages: Vec<Value>,
+    (temperature, max_tokens): (Option<f64>, Option<u32>),
+    thinking: Option<ThinkingMode>,
+) -> Value {
     let conversation = Conversation { system: "Be brief.".to_owned(), messages };
     let (run, agent) = (RunId::parse("r").unwrap(), AgentId::parse("main").unwrap());
     let parameters = json!({"type": "object"});
@@ -21,7 +29,7 @@ fn sent(messages: Vec<Value>, settings: (Option<f64>, Option<u32>, Option<u32>))
         tools: &[shell],
         temperature,
         max_tokens,
-        thinking_tokens,
+        thinking,
     };
     serde_json::from_str(&body("m", &request).unwrap()).unwrap()
 }
@@ -82,6 +90,18 @@ fn thinking_is_asked_for_with_its_budget_and_without_a_temperature() {
     let body = sent(hello(), (Some(1.0), Some(5000), Some(4000)));
     assert_eq!(body["thinking"], json!({"type": "enabled", "budget_tokens": 4000}));
     assert!(body.get("temperature").is_none(), "{body:#}");
+}
+
+/// Newer models answer a budget with 400, and take this at every place of a loop.
+#[test]
+fn adaptive_thinking_is_asked_for_without_a_budget_and_without_a_temperature() {
+    let text = json!({"type": "text", "text": "I look."});
+    for messages in [hello(), in_loop(&text)] {
+        let body = sent_in(messages, (Some(0.5), None), Some(ThinkingMode::Adaptive));
+        assert_eq!(body["thinking"], json!({"type": "adaptive"}));
+        assert!(body.get("temperature").is_none(), "{body:#}");
+        assert_eq!(body["max_tokens"], 16_384);
+    }
 }
 
 #[test]
