@@ -16,6 +16,7 @@ mod orphans;
 mod output;
 mod running;
 mod signals;
+mod survivors;
 mod tree;
 mod warden;
 mod watch;
@@ -41,6 +42,7 @@ use watch::{Cause, Watch};
 
 pub use output::CapturedOutput;
 pub use running::{Leash, Running};
+pub use survivors::survivors;
 
 /// The name of the variable by which every process of a run can be found.
 pub const RUN_ID_VARIABLE: &str = "QUELL_RUN_ID";

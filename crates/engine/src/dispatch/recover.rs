@@ -7,10 +7,13 @@ use futures_util::future::try_join_all;
 use quell_kernel::journal::{Folded, Line};
 use quell_kernel::turn::{InvalidTurn, PartialPolicy, Sealing, Turn};
 use quell_protocol::api::{RunResult, RunView};
-use quell_protocol::{AgentId, Instant, Receipt, Rung, StopReason, Surface, TurnRecord, Usage, Verdict};
+use quell_protocol::{
+    AgentId, Instant, Leftover, Receipt, ResourceKind, Rung, StopReason, Surface, TurnRecord, Usage, Verdict,
+};
 
 use crate::agent::AgentConfig;
 use crate::clock::Clock;
+use crate::proc::survivors;
 use crate::store::{RunRow, SealedRun, Store, StoreError, StoredState};
 
 /// Runs that are sealed at a time, in one transaction.
@@ -33,15 +36,25 @@ pub(super) async fn seal_what_was_open(
     if !open.is_empty() {
         tracing::info!(runs = open.len(), "runs of a daemon that died are sealed");
     }
+    let alive = survivors(&open.iter().map(|row| row.id.as_str()).collect()).await;
+    for (run, names) in &alive {
+        tracing::warn!(%run, ?names, "processes of a run outlived its daemon");
+    }
+    let left = |row: &RunRow| alive.get(&row.id).map(Vec::as_slice).unwrap_or_default();
     let policy = |row: &RunRow| agents.get(&row.agent).map(|agent| agent.partial).unwrap_or_default();
     for rows in open.chunks(AT_A_TIME) {
-        let sealed = try_join_all(rows.iter().map(|row| seal(store, clock, policy(row), row))).await?;
+        let sealed = try_join_all(rows.iter().map(|row| seal(store, clock, (policy(row), left(row)), row))).await?;
         store.seal_runs(sealed).await?;
     }
     Ok(())
 }
 
-async fn seal(store: &Store, clock: Clock, policy: PartialPolicy, row: &RunRow) -> Result<SealedRun, StoreError> {
+async fn seal(
+    store: &Store,
+    clock: Clock,
+    (policy, left): (PartialPolicy, &[String]),
+    row: &RunRow,
+) -> Result<SealedRun, StoreError> {
     let mut view = view_of(row);
     let (lines, recorded) = store.journal(row.id.clone()).await?;
     let folded = Folded::of(row.id.clone(), view.text.clone(), readable(row, &lines));
@@ -59,7 +72,7 @@ async fn seal(store: &Store, clock: Clock, policy: PartialPolicy, row: &RunRow) 
     };
     view.steps = view.steps.max(folded.steps);
     view.seq = folded.numbers.beyond(view.seq);
-    close(&mut view, &turn, Times { asked_at, at }, begun);
+    close(&mut view, &turn, Found { asked_at, at, left }, begun);
     tracing::info!(run = %row.id, session = %row.session, verdict = turn.verdict().word(), "run sealed");
     let view = serde_json::to_string(&view).unwrap_or_default();
     let (session, run) = (row.session.clone(), row.id.clone());
@@ -107,16 +120,20 @@ fn readable<'a>(row: &'a RunRow, lines: &'a [String]) -> impl Iterator<Item = Li
     })
 }
 
-struct Times {
+struct Found<'a> {
     /// When a stop was asked for, if one was.
     asked_at: Option<String>,
     /// Now.
     at: String,
+    /// Processes of it that live.
+    left: &'a [String],
 }
 
-/// The view of a run that is over, with its receipt. What it held died with its daemon; the wardens saw to that.
-fn close(view: &mut RunView, turn: &Turn, times: Times, recorded: bool) {
-    let Times { asked_at, at } = times;
+/// The view of a run that is over, with its receipt. What it held died with its daemon; the wardens saw to that, or what they
+/// could not end is named.
+fn close(view: &mut RunView, turn: &Turn, found: Found<'_>, recorded: bool) {
+    let Found { asked_at, at, left } = found;
+    let leftover = |name: &String| Leftover { kind: ResourceKind::Process, name: name.clone() };
     let verdict = turn.verdict().clone();
     view.state = "ended".to_owned();
     view.phase = None;
@@ -132,9 +149,9 @@ fn close(view: &mut RunView, turn: &Turn, times: Times, recorded: bool) {
         requested_at: asked_at.map(|at| Instant { at, ms: None }),
         delivered_at: None,
         settled_at: Instant { at, ms: None },
-        rung: Rung::None,
+        rung: if left.is_empty() { Rung::None } else { Rung::Abandoned },
         resources: Vec::new(),
-        leftovers: Vec::new(),
+        leftovers: left.iter().map(leftover).collect(),
         usage: turn.usage(),
         turn: TurnRecord { recorded },
     });
