@@ -84,7 +84,7 @@ pub enum ThinkingMode {
     Tokens(u32),
 }
 
-/// A tool as it is described to a model.
+/// A tool as it is described to a model. A clone shares the schema: each request that is out holds one.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ToolSpec {
     /// Its name.
@@ -92,7 +92,7 @@ pub struct ToolSpec {
     /// What it does, for the model.
     pub description: String,
     /// Its parameters as a JSON schema.
-    pub parameters: serde_json::Value,
+    pub parameters: Arc<serde_json::Value>,
 }
 
 /// Takes what comes while a call is under way, at the moment it comes.

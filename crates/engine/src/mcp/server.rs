@@ -135,7 +135,7 @@ impl Server {
         parameters.entry("type").or_insert_with(|| "object".into());
         parameters.entry("properties").or_insert_with(|| serde_json::json!({}));
         let name = names::offered(&self.name, &tool.name);
-        let spec = ToolSpec { name, description: about, parameters: parameters.into() };
+        let spec = ToolSpec { name, description: about, parameters: Arc::new(parameters.into()) };
         Offered { spec, own_name: tool.name.into_owned() }
     }
 

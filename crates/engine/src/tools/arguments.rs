@@ -20,7 +20,7 @@ pub(crate) trait Arguments: DeserializeOwned + JsonSchema + Send + 'static {
 
 /// The tool as the model sees it.
 pub(crate) fn spec<T: Arguments>() -> ToolSpec {
-    ToolSpec { name: T::NAME.into(), description: T::ABOUT.into(), parameters: schema::<T>() }
+    ToolSpec { name: T::NAME.into(), description: T::ABOUT.into(), parameters: schema::<T>().into() }
 }
 
 /// Reads arguments, or says which field is wrong, what it should be, and how a right call looks.
@@ -139,7 +139,7 @@ mod tests {
     #[test]
     fn schemas_are_plain() {
         assert_eq!(
-            spec::<Probe>().parameters,
+            *spec::<Probe>().parameters,
             json!({
                 "type": "object",
                 "properties": {

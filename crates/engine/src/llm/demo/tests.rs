@@ -41,7 +41,7 @@ async fn ask(demo: &DemoModel, messages: &[Value], ear: &mut Ear) -> Result<Mode
     let shell = ToolSpec {
         name: "shell".to_owned(),
         description: "Runs a command.".to_owned(),
-        parameters: json!({"type": "object"}),
+        parameters: json!({"type": "object"}).into(),
     };
     let request = ModelRequest {
         run: &RunId::parse("r").unwrap(),

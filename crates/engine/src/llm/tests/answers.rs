@@ -38,7 +38,7 @@ async fn the_request_is_what_the_dialect_says() {
     bench.tools = vec![ToolSpec {
         name: "shell".to_owned(),
         description: "Runs a command.".to_owned(),
-        parameters: json!({"type": "object"}),
+        parameters: json!({"type": "object"}).into(),
     }];
     bench.call(&mut Recorder::default()).await.unwrap();
     let (head, body) = fake.requests().remove(0);

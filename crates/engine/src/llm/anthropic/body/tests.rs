@@ -21,7 +21,8 @@ fn sent_in(
     let conversation = Conversation { system: "Be brief.".to_owned(), messages };
     let (run, agent) = (RunId::parse("r").unwrap(), AgentId::parse("main").unwrap());
     let parameters = json!({"type": "object"});
-    let shell = ToolSpec { name: "shell".to_owned(), description: "Runs a command.".to_owned(), parameters };
+    let shell =
+        ToolSpec { name: "shell".to_owned(), description: "Runs a command.".to_owned(), parameters: parameters.into() };
     let request = ModelRequest {
         run: &run,
         agent: &agent,
