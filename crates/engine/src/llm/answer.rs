@@ -2,6 +2,7 @@
 
 use quell_kernel::turn::{Block, Message, Thinking};
 use quell_protocol::Usage;
+use serde::{Deserialize, Deserializer};
 
 use super::calls::{Calls, Fragment};
 use super::report::Report;
@@ -167,4 +168,13 @@ fn is_empty(thinking: &Thinking) -> bool {
 /// About how many tokens a text has.
 pub(super) fn estimate(text: &str) -> u64 {
     u64::try_from(text.chars().count()).unwrap_or(u64::MAX).div_ceil(CHARS_PER_TOKEN)
+}
+
+/// Servers send `null` where they mean that there is nothing.
+pub(super) fn null_is_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de> + Default,
+{
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }

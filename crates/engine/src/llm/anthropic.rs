@@ -3,10 +3,10 @@
 mod body;
 
 use quell_protocol::Usage;
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
 use serde_json::Value;
 
-use super::answer::{Bad, Partial, Taken};
+use super::answer::{Bad, Partial, Taken, null_is_default};
 use super::calls::Fragment;
 use super::report::Report;
 use super::sse::Event;
@@ -251,14 +251,6 @@ fn report(error: &Value) -> Report {
     let mut report = Report::from_json(error);
     report.status = report.status.or(status);
     report
-}
-
-fn null_is_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
-where
-    D: Deserializer<'de>,
-    T: Deserialize<'de> + Default,
-{
-    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
 //! The OpenAI chat-completions dialect: the request's body, and the events of the stream. It opens no socket.
 
 use quell_protocol::Usage;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::answer::{Bad, Partial, Taken};
+use super::answer::{Bad, Partial, Taken, null_is_default};
 use super::calls::Fragment;
 use super::provider::Provider;
 use super::report::Report;
@@ -224,14 +224,6 @@ fn usage(usage: &Value) -> Option<Usage> {
         return None;
     }
     Some(Usage { input_tokens: input.unwrap_or_default(), output_tokens: output.unwrap_or_default(), estimated: false })
-}
-
-fn null_is_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
-where
-    D: Deserializer<'de>,
-    T: Deserialize<'de> + Default,
-{
-    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
 #[cfg(test)]
