@@ -294,10 +294,6 @@ impl Runs {
     }
 
     fn carry_out(&self, state: &mut State, stopped: Stopped, requested: Moment) -> Stop {
-        let aborted: HashSet<&RunId> = stopped.aborted.iter().collect();
-        let was_ending =
-            |id: &&RunId| !aborted.contains(id) && !state.registry.get(id).is_some_and(|e| e.state.is_ended());
-        let ending: Vec<RunId> = stopped.covered.iter().filter(was_ending).cloned().collect();
         for id in &stopped.covered {
             if let Some(cell) = state.cells.get(id) {
                 cell.stop_requested(requested);
@@ -311,6 +307,10 @@ impl Runs {
         for ticket in &tickets {
             ticket.0.stop_delivered();
         }
+        let aborted: HashSet<&RunId> = stopped.aborted.iter().collect();
+        let was_ending =
+            |id: &&RunId| !aborted.contains(id) && !state.registry.get(id).is_some_and(|e| e.state.is_ended());
+        let ending: Vec<RunId> = stopped.covered.iter().filter(was_ending).cloned().collect();
         self.show(state);
         Stop { aborted: stopped.aborted, ending, withdrawn: stopped.withdrawn, tickets, ..Stop::default() }
     }
