@@ -16,6 +16,7 @@ mod error;
 mod exchange;
 mod failure;
 mod openai;
+mod own_access;
 mod provider;
 mod receive;
 mod report;
@@ -35,6 +36,7 @@ pub use catalogue::{CatalogueError, served_models};
 pub use config::{BadProvider, ProviderConfig, ProviderKind};
 pub use dialect::Conversation;
 pub use error::{ModelError, Wait};
+pub use own_access::OwnAccess;
 pub(crate) use provider::http_client;
 
 use crate::scope::Scope;
@@ -45,6 +47,8 @@ use provider::{Clients, Provider};
 #[derive(Debug, Clone)]
 pub struct Models {
     providers: Arc<BTreeMap<String, Arc<Provider>>>,
+    configs: Arc<BTreeMap<String, ProviderConfig>>,
+    clients: Clients,
     active: ActiveRequests,
 }
 
@@ -167,13 +171,14 @@ impl Models {
     /// # Errors
     /// [`BadProvider`] says which section is wrong and what would be right.
     pub fn new(providers: BTreeMap<String, ProviderConfig>) -> Result<Self, BadProvider> {
-        let mut clients = Clients::default();
+        let clients = Clients::default();
         let mut ready = BTreeMap::new();
-        for (name, config) in providers {
-            let provider = Provider::new(&name, config, &mut clients)?;
-            ready.insert(name, Arc::new(provider));
+        for (name, config) in &providers {
+            let provider = Provider::new(name, config.clone(), &clients)?;
+            ready.insert(name.clone(), Arc::new(provider));
         }
-        Ok(Self { providers: Arc::new(ready), active: ActiveRequests::default() })
+        let active = ActiveRequests::default();
+        Ok(Self { providers: Arc::new(ready), configs: Arc::new(providers), clients, active })
     }
 
     /// Finds `provider/model`. The provider ends at the first `/`; the model's own name may hold more of them.
@@ -189,6 +194,23 @@ impl Models {
             }
             None => Err(UnknownModel { name: name.to_owned(), providers: self.providers.keys().cloned().collect() }),
         }
+    }
+
+    /// As [`Models::resolve`], for a caller with access of its own. The HTTP clients are the shared ones.
+    ///
+    /// # Errors
+    /// [`BadProvider`] says what is wrong with that access, or that there is no such provider.
+    pub fn resolve_with(&self, name: &str, access: &OwnAccess) -> Result<Model, BadProvider> {
+        let (provider, _) = name.split_once('/').unwrap_or((name, ""));
+        let config = access.over(provider, self.configs.get(provider))?;
+        let provider = Provider::new(provider, config, &self.clients)?;
+        Ok(Model { name: name.to_owned(), provider: Arc::new(provider), active: self.active.clone() })
+    }
+
+    /// True when a provider of that name is configured.
+    #[must_use]
+    pub fn is_configured(&self, provider: &str) -> bool {
+        self.configs.contains_key(provider)
     }
 
     /// The table of calls under way.

@@ -28,6 +28,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use quell_kernel::StopTimes;
 use quell_protocol::{Leftover, ResourceKind, RunId, SessionKey};
+use secrecy::SecretString;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
@@ -65,6 +66,7 @@ struct House {
     servers: BTreeMap<String, Arc<Server>>,
     wardens: Wardens,
     environment: Vec<(OsString, OsString)>,
+    times: StopTimes,
     clock: Clock,
     /// Tasks that see servers through.
     tasks: Scope,
@@ -79,6 +81,39 @@ struct Book {
     closed: bool,
     /// What servers that are over left, by name, with the run that had started each.
     left: Vec<(RunId, String)>,
+}
+
+/// The name of a session's own endpoint.
+pub const ENDPOINT: &str = "mcp";
+
+/// A server by URL that one session brings along. Clones are the same.
+#[derive(Debug, Clone)]
+pub struct Endpoint(Arc<Server>);
+
+/// Servers that were told to close.
+#[derive(Debug)]
+pub struct Farewell(Vec<Arc<Slot>>);
+
+impl Farewell {
+    /// Waits until all of them are over. Answers what they left, by name.
+    ///
+    /// # Cancel safety
+    /// Safe: it waits for conditions; call it again.
+    pub async fn over(&self) -> Vec<String> {
+        let mut left = Vec::new();
+        for slot in &self.0 {
+            // waits: for a session's clean-up, which limits it; no run waits here.
+            left.extend(slot.over().await.leftovers.iter().cloned());
+        }
+        left
+    }
+
+    /// Ends them with SIGKILL. Not async.
+    pub fn kill(&self) {
+        for slot in &self.0 {
+            slot.tell(Order::Kill);
+        }
+    }
 }
 
 /// A server's name, and the session it is for unless it is shared.
@@ -99,6 +134,7 @@ impl Mcp {
             servers,
             wardens: settings.wardens,
             environment: settings.environment,
+            times: settings.times,
             clock: settings.clock,
             tasks: Scope::new(settings.clock, Probe::default()),
             book: Mutex::default(),
@@ -112,9 +148,34 @@ impl Mcp {
         Visit::new(Arc::clone(&self.0), visitor)
     }
 
-    /// Closes a session's own servers, each when its last call is over. Not async.
-    pub fn close_session(&self, session: &SessionKey) {
-        self.0.tell(&Order::Close, |slot| slot.birth.session.as_ref() == Some(session));
+    /// Makes an endpoint ready that one session brings along. Nothing is sent.
+    ///
+    /// # Errors
+    /// [`BadServer`] says what is wrong with it.
+    pub fn endpoint(&self, url: &str, key: Option<SecretString>) -> Result<Endpoint, BadServer> {
+        let config = McpConfig { url: Some(url.to_owned()), api_key: key, ..McpConfig::default() };
+        Ok(Endpoint(Arc::new(Server::new(ENDPOINT, config, self.0.times)?)))
+    }
+
+    /// The names of the configured servers.
+    pub fn names(&self) -> impl Iterator<Item = &String> {
+        self.0.servers.keys()
+    }
+
+    /// Closes a session's own servers, each when its last call is over; the answer tells when that is. Not async.
+    pub fn close_session(&self, session: &SessionKey) -> Farewell {
+        let is_its_own = |slot: &Slot| slot.birth.session.as_ref() == Some(session);
+        let slots: Vec<_> = self.0.book().slots.values().flatten().filter(|slot| is_its_own(slot)).cloned().collect();
+        for slot in &slots {
+            slot.tell(Order::Close);
+        }
+        Farewell(slots)
+    }
+
+    /// How many of a session's own servers are at work, starting or ending.
+    #[must_use]
+    pub fn alive_for(&self, session: &SessionKey) -> usize {
+        self.0.book().slots.values().flatten().filter(|slot| slot.birth.session.as_ref() == Some(session)).count()
     }
 
     /// Starts no server any more, and closes each when its last call is over. Not async.

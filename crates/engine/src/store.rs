@@ -34,7 +34,8 @@ pub use error::StoreError;
 pub use inspect::{Inspection, inspect};
 pub use lock::Holder;
 pub use rows::{
-    AcceptedRow, Past, RunFilter, RunRow, SealedRun, SessionFilter, StoredSession, StoredState, StoredToken,
+    AcceptedRow, Past, RunFilter, RunRow, SealedRun, SessionFilter, SessionSetup, SetUp, StoredSession, StoredState,
+    StoredToken,
 };
 pub use sessions::Deleted;
 

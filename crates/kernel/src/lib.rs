@@ -8,6 +8,7 @@ pub mod queue;
 pub mod registry;
 pub mod retry;
 pub mod run;
+pub mod session;
 pub mod stop_text;
 pub mod time;
 pub mod turn;

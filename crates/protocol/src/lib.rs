@@ -10,6 +10,7 @@ pub mod error;
 pub mod event;
 pub mod ids;
 pub mod receipt;
+pub mod session;
 pub mod verdict;
 
 pub use error::{ErrorCode, Problem};

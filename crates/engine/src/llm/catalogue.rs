@@ -39,7 +39,7 @@ pub async fn served_models(
     config: ProviderConfig,
     patience: Duration,
 ) -> Result<Vec<String>, CatalogueError> {
-    let provider = Provider::new(name, config, &mut Clients::default())?;
+    let provider = Provider::new(name, config, &Clients::default())?;
     // waits: for a person, so long as that one is patient; no run waits here.
     let asked = timeout(patience, ask(&provider)).await;
     let too_slow = ModelError::TimedOut { provider: name.to_owned(), what: Wait::Headers, after: patience };

@@ -1,7 +1,7 @@
 //! A provider made ready: its checked endpoint, headers, times and HTTP client. What differs between dialects it asks of its own.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use quell_kernel::retry::RetryPolicy;
@@ -42,9 +42,10 @@ pub(super) struct Provider {
     secrets: Vec<SecretString>,
 }
 
-/// HTTP clients, one for each way to connect that is really needed, shared by all providers that connect that way.
-#[derive(Default)]
-pub(super) struct Clients(BTreeMap<(Route, Duration), Client>);
+/// HTTP clients, one for each way to connect that is really needed, shared by all providers that connect that way. Clones are
+/// the same.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Clients(Arc<Mutex<BTreeMap<(Route, Duration), Client>>>);
 
 /// How a host is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -58,7 +59,7 @@ enum Route {
 }
 
 impl Provider {
-    pub(super) fn new(name: &str, config: ProviderConfig, clients: &mut Clients) -> Result<Self, BadProvider> {
+    pub(super) fn new(name: &str, config: ProviderConfig, clients: &Clients) -> Result<Self, BadProvider> {
         let bad = |problem: String| BadProvider { provider: name.to_owned(), problem };
         let endpoint = endpoint(&config).map_err(bad)?;
         let (headers, secrets) = headers(&config).map_err(bad)?;
@@ -106,12 +107,13 @@ impl Route {
 }
 
 impl Clients {
-    fn get(&mut self, route: Route, connect_timeout: Duration) -> Result<Client, String> {
-        if let Some(client) = self.0.get(&(route, connect_timeout)) {
+    fn get(&self, route: Route, connect_timeout: Duration) -> Result<Client, String> {
+        let mut clients = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(client) = clients.get(&(route, connect_timeout)) {
             return Ok(client.clone());
         }
         let client = build(route, connect_timeout)?;
-        self.0.insert((route, connect_timeout), client.clone());
+        clients.insert((route, connect_timeout), client.clone());
         Ok(client)
     }
 }

@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use super::errand::{Arrival, Errand, News, arrive};
 use super::names::server_of;
 use super::server::{Offered, Server};
-use super::{House, result};
+use super::{Endpoint, House, result};
 use crate::llm::ToolSpec;
 use crate::proc::OutputSink;
 use crate::scope::{Cancelled, Point, Scope};
@@ -32,6 +32,8 @@ pub struct Visitor {
     pub workdir: PathBuf,
     /// Which servers its agent may use; all of them when absent.
     pub servers: Option<Vec<String>>,
+    /// The session's own endpoint, which it may use besides.
+    pub endpoint: Option<Endpoint>,
     /// The agent's tool list: `*`, or names.
     pub tools: Vec<String>,
 }
@@ -61,8 +63,12 @@ impl Visit {
         let all = visitor.tools.iter().any(|name| name == "*");
         let named = |server: &str| visitor.tools.iter().any(|tool| server_of(tool) == Some(server));
         let may = |server: &str| visitor.servers.as_ref().is_none_or(|names| names.iter().any(|name| name == server));
-        let servers = house.servers.iter().filter(|(name, _)| may(name) && (all || named(name)));
-        let servers = servers.map(|(_, server)| Arc::clone(server)).collect();
+        let own = visitor.endpoint.as_ref().map(|Endpoint(server)| server);
+        // A session's own endpoint stands before a configured server of that name.
+        let hidden = |name: &str| own.is_some_and(|own| own.name == name);
+        let servers = house.servers.iter().filter(|(name, _)| may(name) && !hidden(name) && (all || named(name)));
+        let own = own.filter(|own| all || named(&own.name));
+        let servers = servers.map(|(_, server)| server).chain(own).map(Arc::clone).collect();
         Self { house, visitor, servers, given_up: Mutex::default() }
     }
 
@@ -216,6 +222,7 @@ mod tests {
             session: SessionKey::parse("session").unwrap(),
             workdir: PathBuf::from("/"),
             servers: None,
+            endpoint: None,
             tools: vec!["*".to_owned()],
         })
     }

@@ -86,6 +86,34 @@ pub struct StoredSession {
     pub last_used_at: String,
     /// Sealed turns after the last reset.
     pub turns: u64,
+    /// What it says itself of how it works: JSON of the protocol's `SessionRequest` without its secrets.
+    pub config: Option<String>,
+    /// Its secrets, sealed.
+    pub secrets: Option<Vec<u8>>,
+}
+
+/// A session that is to be made or configured.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SessionSetup {
+    /// Its key.
+    pub key: SessionKey,
+    /// Its agent.
+    pub agent: AgentId,
+    /// RFC 3339: now.
+    pub at: String,
+    /// What it says itself, without its secrets: JSON.
+    pub config: String,
+    /// Its secrets, sealed.
+    pub secrets: Option<Vec<u8>>,
+}
+
+/// Answer to the set-up of a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SetUp {
+    /// It is new.
+    New,
+    /// It was there, and is configured so from now on.
+    Known,
 }
 
 /// A piece of a session's past, for people.

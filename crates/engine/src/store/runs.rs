@@ -5,7 +5,7 @@ use rusqlite::types::Type;
 use rusqlite::{Connection, OptionalExtension, Row, ToSql, params};
 
 use super::cursor::{Listing, ask_for};
-use super::{AcceptedRow, RunFilter, RunRow, Store, StoreError, StoredState, journal};
+use super::{AcceptedRow, RunFilter, RunRow, Store, StoreError, StoredState, journal, sessions};
 
 /// The columns that [`run_row`] reads, a macro so that `concat!` takes it.
 macro_rules! select {
@@ -137,12 +137,7 @@ fn accept(db: &Connection, row: &RunRow) -> rusqlite::Result<AcceptedRow> {
     if inserted == 0 {
         return find(db, &row.id)?.map(AcceptedRow::Existing).ok_or(rusqlite::Error::QueryReturnedNoRows);
     }
-    db.prepare_cached(
-        "INSERT INTO sessions (key, agent, created_at, last_used_at, last_run) VALUES (?1, ?2, ?3, ?3, ?4)
-         ON CONFLICT (key) DO UPDATE SET
-             agent = excluded.agent, last_used_at = excluded.last_used_at, last_run = excluded.last_run",
-    )?
-    .execute(params![row.session.as_str(), row.agent.as_str(), row.accepted_at, db.last_insert_rowid()])?;
+    sessions::used(db, &row.session, &row.agent, &row.accepted_at)?;
     Ok(AcceptedRow::New)
 }
 

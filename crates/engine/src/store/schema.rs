@@ -14,8 +14,11 @@ use super::error::StoreError;
 const APPLICATION_ID: i32 = 0x5175_656c;
 
 /// The statements that make schema 1 of nothing, schema 2 of schema 1, and so on.
-const MIGRATIONS: &[&str] =
-    &[include_str!("migrations/0001_runs_turns_tokens.sql"), include_str!("migrations/0002_journal_boot.sql")];
+const MIGRATIONS: &[&str] = &[
+    include_str!("migrations/0001_runs_turns_tokens.sql"),
+    include_str!("migrations/0002_journal_boot.sql"),
+    include_str!("migrations/0003_sessions.sql"),
+];
 
 /// How long a statement waits for a lock of another program, such as a backup, before it fails.
 const BUSY: Duration = Duration::from_secs(1);

@@ -5,7 +5,14 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::cursor::{Listing, ask_for};
 use super::runs::id;
-use super::{SessionFilter, Store, StoreError, StoredSession};
+use super::{SessionFilter, SessionSetup, SetUp, Store, StoreError, StoredSession};
+
+/// The columns that [`session_row`] reads, a macro so that `concat!` takes it.
+macro_rules! select {
+    () => {
+        "SELECT key, agent, created_at, last_used_at, turns, config, secrets, use_order FROM sessions"
+    };
+}
 
 /// What came of a deletion.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,7 +35,7 @@ impl Store {
     /// Safe: it only reads.
     pub async fn session(&self, key: SessionKey) -> Result<Option<StoredSession>, StoreError> {
         self.read(move |db| {
-            let sql = "SELECT key, agent, created_at, last_used_at, turns FROM sessions WHERE key = ?1";
+            let sql = concat!(select!(), " WHERE key = ?1");
             db.prepare_cached(sql)?.query_row([key.as_str()], session_row).optional()
         })
         .await
@@ -46,6 +53,27 @@ impl Store {
         let limit = filter.limit;
         let rows = self.read(move |db| list(db, &filter, before)).await?;
         Ok(Listing::Sessions.page(rows, limit))
+    }
+
+    /// Makes a session without a message, or configures one that is there, which counts as a use. Durable before it answers.
+    ///
+    /// # Errors
+    /// [`StoreError`] when it could not be written; then nothing has changed.
+    ///
+    /// # Cancel safety
+    /// Safe, as [`Store`] says.
+    pub async fn set_up_session(&self, setup: SessionSetup) -> Result<SetUp, StoreError> {
+        self.write(move |db| {
+            let known = db.prepare_cached("SELECT 1 FROM sessions WHERE key = ?1")?.exists([setup.key.as_str()])?;
+            used(db, &setup.key, &setup.agent, &setup.at)?;
+            db.prepare_cached("UPDATE sessions SET config = ?2, secrets = ?3 WHERE key = ?1")?.execute(params![
+                setup.key.as_str(),
+                setup.config,
+                setup.secrets
+            ])?;
+            Ok(if known { SetUp::Known } else { SetUp::New })
+        })
+        .await
     }
 
     /// Deletes a session with its turns and runs, unless it has an open run that is none of those that are `over`.
@@ -73,14 +101,29 @@ impl Store {
     }
 }
 
+/// A session is used: it is made, or becomes the first of the list.
+pub(super) fn used(db: &Connection, key: &SessionKey, agent: &AgentId, at: &str) -> rusqlite::Result<()> {
+    db.prepare_cached(
+        "INSERT INTO sessions (key, agent, created_at, last_used_at, use_order)
+         VALUES (?1, ?2, ?3, ?3, (SELECT ifnull(max(use_order), 0) + 1 FROM sessions))
+         ON CONFLICT (key) DO UPDATE SET
+             agent = excluded.agent, last_used_at = excluded.last_used_at, use_order = excluded.use_order",
+    )?
+    .execute(params![key.as_str(), agent.as_str(), at])?;
+    Ok(())
+}
+
 fn list(db: &Connection, filter: &SessionFilter, before: i64) -> rusqlite::Result<Vec<(i64, StoredSession)>> {
-    let sql = "SELECT key, agent, created_at, last_used_at, turns, last_run FROM sessions
-               WHERE last_run < ?1 AND (instr(lower(key), lower(?2)) OR instr(lower(agent), lower(?2)))
-               ORDER BY last_run DESC LIMIT ?3";
+    let sql = concat!(
+        select!(),
+        " WHERE use_order < ?1 AND (instr(lower(key), lower(?2)) OR instr(lower(agent), lower(?2)))
+          ORDER BY use_order DESC LIMIT ?3"
+    );
     let search = filter.search.as_deref().unwrap_or_default();
     let mut statement = db.prepare_cached(sql)?;
-    let rows = statement
-        .query_map(params![before, search, ask_for(filter.limit)], |row| Ok((row.get(5)?, session_row(row)?)))?;
+    let rows = statement.query_map(params![before, search, ask_for(filter.limit)], |row| {
+        Ok((row.get("use_order")?, session_row(row)?))
+    })?;
     rows.collect()
 }
 
@@ -91,5 +134,7 @@ fn session_row(row: &Row<'_>) -> rusqlite::Result<StoredSession> {
         created_at: row.get(2)?,
         last_used_at: row.get(3)?,
         turns: u64::from(row.get::<_, u32>(4)?),
+        config: row.get(5)?,
+        secrets: row.get(6)?,
     })
 }

@@ -8,7 +8,7 @@ use super::*;
 
 fn provider(section: serde_json::Value) -> Result<Provider, BadProvider> {
     let config: ProviderConfig = serde_json::from_value(section).unwrap();
-    Provider::new("p", config, &mut Clients::default())
+    Provider::new("p", config, &Clients::default())
 }
 
 #[rstest]
@@ -93,7 +93,7 @@ fn routes_are_told_apart(#[case] url: &str, #[case] route: Route) {
 
 #[test]
 fn providers_that_connect_alike_share_one_client() {
-    let mut clients = Clients::default();
+    let clients = Clients::default();
     for (name, base, seconds) in
         [("a", "http://127.0.0.1:1", 10.0), ("b", "http://[::1]:2", 10.0), ("c", "http://[::1]", 1.0)]
     {
@@ -102,9 +102,9 @@ fn providers_that_connect_alike_share_one_client() {
             connect_timeout_s: seconds,
             ..ProviderConfig::new(ProviderKind::Openai)
         };
-        Provider::new(name, config, &mut clients).unwrap();
+        Provider::new(name, config, &clients).unwrap();
     }
-    assert_eq!(clients.0.len(), 2);
+    assert_eq!(clients.0.lock().unwrap().len(), 2);
 }
 
 #[test]
