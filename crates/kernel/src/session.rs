@@ -96,10 +96,9 @@ impl Life {
             (Self::Ready { used } | Self::Active { used }, LifeInput::Unneeded { idle }) if now.since(used) > idle => {
                 (Self::Expired, Some(LifeEffect::Expired))
             }
-            (
-                Self::Uninitialised | Self::Ready { .. } | Self::Active { .. } | Self::Expired,
-                LifeInput::CleanUp,
-            ) => (Self::Terminated, Some(LifeEffect::CleanUp)),
+            (Self::Uninitialised | Self::Ready { .. } | Self::Active { .. } | Self::Expired, LifeInput::CleanUp) => {
+                (Self::Terminated, Some(LifeEffect::CleanUp))
+            }
             (Self::Ready { .. } | Self::Active { .. }, LifeInput::Initialised | LifeInput::Unneeded { .. })
             | (Self::Ready { .. }, LifeInput::Released)
             | (

@@ -144,34 +144,27 @@ impl<B: Clone> Book<B> {
     ///
     /// # Errors
     /// As [`Book::made`].
-    pub fn changed(
-        &mut self,
-        key: &SessionKey,
-        birth: Birth,
-        body: B,
-        now: Moment,
-    ) -> Result<Option<B>, Departure<B>> {
+    pub fn changed(&mut self, key: &SessionKey, birth: Birth, body: B, now: Moment) -> Result<Option<B>, Departure<B>> {
         self.settle(key, birth, body, now)
     }
 
-    /// The session could not be made or changed; the caller has cleaned up what it had of it. One that lived goes on as it was.
-    pub fn failed(&mut self, key: &SessionKey, birth: Birth) -> Option<Departure<B>> {
+    /// The session could not be made or changed. What there is of a new one by then, `rest`, is to be cleaned up by the caller;
+    /// one that lived goes on as it was, or is to be cleaned up when it was taken away meanwhile.
+    pub fn failed(&mut self, key: &SessionKey, birth: Birth, rest: Option<B>) -> Option<Departure<B>> {
         let entry = self.entries.get_mut(key).filter(|entry| entry.maker == Some(birth))?;
         entry.maker = None;
         if entry.body.is_none() {
-            self.entries.remove(key);
-            return None;
+            entry.body = rest;
+            if entry.body.is_none() {
+                self.entries.remove(key);
+                return None;
+            }
+            return self.depart(key);
         }
         if entry.doomed { self.depart(key) } else { None }
     }
 
-    fn settle(
-        &mut self,
-        key: &SessionKey,
-        birth: Birth,
-        body: B,
-        now: Moment,
-    ) -> Result<Option<B>, Departure<B>> {
+    fn settle(&mut self, key: &SessionKey, birth: Birth, body: B, now: Moment) -> Result<Option<B>, Departure<B>> {
         let Some(entry) = self.entries.get_mut(key).filter(|entry| entry.maker == Some(birth)) else {
             *self.leaving.entry(key.clone()).or_default() += 1;
             return Err(Departure { key: key.clone(), body, life: Life::Uninitialised });

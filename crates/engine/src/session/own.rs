@@ -1,0 +1,226 @@
+//! What a session says itself of how it works (row C2): over its agent, over the defaults.
+
+use std::fmt;
+
+use quell_protocol::session::{Secret, SessionConfig, SessionRequest, Setting, SettingSource};
+use quell_protocol::{AgentId, SessionKey};
+use secrecy::SecretString;
+use serde::{Deserialize, Serialize};
+
+use super::vault::Vault;
+use crate::agent::{Agent, AgentConfig};
+use crate::llm::OwnAccess;
+use crate::store::{SessionSetup, StoreError, StoredSession};
+
+/// Defaults of sessions that are asked for by user, chat and provider (row C2). One that a message makes has its agent's
+/// settings and else the provider's: not every model takes a temperature.
+const TEMPERATURE: f64 = 0.7;
+const MAX_TOKENS: u32 = 60_000;
+const LANGUAGE: &str = "en-US";
+
+/// What a session says itself. Never printed whole: it holds keys.
+#[derive(Clone, PartialEq)]
+pub(super) struct Own(SessionRequest);
+
+/// The keys of a session, as they are sealed.
+#[derive(Default, Serialize, Deserialize)]
+struct Keys {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    api_key: Option<Secret>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    mcp_api_key: Option<Secret>,
+}
+
+impl Own {
+    /// What is asked for now, over what was said before: what is absent stays as it was.
+    pub(super) fn given(asked: &SessionRequest, before: Option<&Self>) -> Self {
+        let asked = asked.clone();
+        let Some(Self(before)) = before.cloned() else { return Self(asked) };
+        Self(SessionRequest {
+            agent: asked.agent.or(before.agent),
+            api_key: asked.api_key.or(before.api_key),
+            base_url: asked.base_url.or(before.base_url),
+            model: asked.model.or(before.model),
+            temperature: asked.temperature.or(before.temperature),
+            max_tokens: asked.max_tokens.or(before.max_tokens),
+            language: asked.language.or(before.language),
+            instruction: asked.instruction.or(before.instruction),
+            mcp_servers: asked.mcp_servers.or(before.mcp_servers),
+            mcp_api_key: asked.mcp_api_key.or(before.mcp_api_key),
+            mcp_url: asked.mcp_url.or(before.mcp_url),
+            ..asked
+        })
+    }
+
+    /// As it was stored.
+    ///
+    /// # Errors
+    /// Why it cannot be read.
+    pub(super) fn stored(session: &StoredSession, vault: &Vault) -> Result<Option<Self>, StoreError> {
+        let unreadable = |problem: String| {
+            StoreError::Corrupt(format!("the configuration of session {}: {problem}", session.key))
+        };
+        let Some(config) = &session.config else { return Ok(None) };
+        let own: SessionRequest = serde_json::from_str(config).map_err(|error| unreadable(error.to_string()))?;
+        let keys = match &session.secrets {
+            None => Keys::default(),
+            Some(sealed) => {
+                let opened = vault.open(session.key.as_str(), sealed).map_err(unreadable)?;
+                serde_json::from_slice(&opened).map_err(|error| unreadable(error.to_string()))?
+            }
+        };
+        Ok(Some(Self(SessionRequest { api_key: keys.api_key, mcp_api_key: keys.mcp_api_key, ..own })))
+    }
+
+    /// As it is to be stored.
+    ///
+    /// # Errors
+    /// Why its keys cannot be sealed.
+    pub(super) fn setup(
+        &self,
+        key: &SessionKey,
+        agent: AgentId,
+        at: String,
+        vault: &Vault,
+    ) -> Result<SessionSetup, String> {
+        let keys = Keys { api_key: self.0.api_key.clone(), mcp_api_key: self.0.mcp_api_key.clone() };
+        let has_keys = keys.api_key.is_some() || keys.mcp_api_key.is_some();
+        let plain = serde_json::to_vec(&keys).map_err(|error| error.to_string())?;
+        let secrets = has_keys.then(|| vault.seal(key.as_str(), &plain)).transpose()?;
+        let open = SessionRequest { api_key: None, mcp_api_key: None, ..self.0.clone() };
+        let config = serde_json::to_string(&open).map_err(|error| error.to_string())?;
+        Ok(SessionSetup { key: key.clone(), agent, at, config, secrets })
+    }
+
+    pub(super) fn agent(&self) -> Option<&AgentId> {
+        self.0.agent.as_ref()
+    }
+
+    /// The user, the chat and the provider.
+    pub(super) fn parts(&self) -> (&str, &str, &str) {
+        (&self.0.user_id, &self.0.chat_id, &self.0.provider)
+    }
+
+    pub(super) fn access(&self) -> OwnAccess {
+        OwnAccess { api_key: self.0.api_key.as_ref().map(secret), base_url: self.0.base_url.clone() }
+    }
+
+    /// Its own MCP endpoint with the key for it.
+    pub(super) fn endpoint(&self) -> Option<(&str, Option<SecretString>)> {
+        Some((self.0.mcp_url.as_deref()?, self.0.mcp_api_key.as_ref().map(secret)))
+    }
+
+    /// True when both reach the same MCP servers with the same keys.
+    pub(super) fn reaches_as(&self, other: &Self) -> bool {
+        let of = |own: &Self| (own.0.mcp_url.clone(), own.0.mcp_api_key.clone(), own.0.mcp_servers.clone());
+        of(self) == of(other)
+    }
+
+    /// An agent's configuration with this session's settings over it.
+    ///
+    /// # Errors
+    /// What has to be said more clearly.
+    pub(super) fn over(&self, agent: &AgentConfig) -> Result<AgentConfig, String> {
+        let own = &self.0;
+        if own.mcp_api_key.is_some() && own.mcp_url.is_none() {
+            return Err("mcpApiKey is given without mcpUrl; name the endpoint that it is for".to_owned());
+        }
+        // A model that thinks takes no temperature but its own.
+        let thinks = agent.thinking_mode().is_some();
+        let temperature = own.temperature.or(agent.temperature).or((!thinks).then_some(TEMPERATURE));
+        if temperature.is_some_and(|temperature| !(0.0..=2.0).contains(&temperature)) {
+            return Err("temperature must be from 0 to 2".to_owned());
+        }
+        if own.max_tokens == Some(0) {
+            return Err("maxTokens must be at least 1".to_owned());
+        }
+        Ok(AgentConfig {
+            model: self.model(agent)?,
+            temperature,
+            max_tokens: own.max_tokens.or(agent.max_tokens).or(Some(MAX_TOKENS)),
+            language: own.language.clone().or_else(|| agent.language.clone()).or_else(|| Some(LANGUAGE.to_owned())),
+            prompt: own.instruction.clone().unwrap_or_else(|| agent.prompt.clone()),
+            mcp: own.mcp_servers.clone().or_else(|| agent.mcp.clone()),
+            ..agent.clone()
+        })
+    }
+
+    /// `provider/model`: the session's own, else its agent's if that is of the session's provider.
+    fn model(&self, agent: &AgentConfig) -> Result<String, String> {
+        let SessionRequest { provider, model, .. } = &self.0;
+        let of_provider = |name: &str| name.strip_prefix(provider).is_some_and(|rest| rest.starts_with('/'));
+        match model {
+            Some(name) if name.trim().is_empty() => Err("model is blank; name one".to_owned()),
+            Some(name) if of_provider(name) => Ok(name.clone()),
+            Some(name) => Ok(format!("{provider}/{name}")),
+            None if of_provider(&agent.model) => Ok(agent.model.clone()),
+            None => Err(format!(
+                "no model is named, and the agent's model {} is not one of the provider {provider}; give `model`",
+                agent.model
+            )),
+        }
+    }
+}
+
+impl fmt::Debug for Own {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Its secrets print as `***`.
+        self.0.fmt(f)
+    }
+}
+
+/// What a session works with, and who says it. `agent` is what it works with, `base` the agent without it.
+pub(super) fn shown(own: Option<&Own>, agent: &Agent, base: &Agent, idle_s: u64) -> SessionConfig {
+    let said = own.map(|Own(own)| own);
+    let hidden = |secret: Option<&Secret>| secret.map(|_| "***".to_owned());
+    let source = |by_session: bool, by_agent: bool| match (by_session, by_agent) {
+        (true, _) => SettingSource::Session,
+        (false, true) => SettingSource::Agent,
+        (false, false) => SettingSource::Default,
+    };
+    let config = &agent.config;
+    let provider = config.model.split_once('/').map_or("", |(provider, _)| provider);
+    SessionConfig {
+        user_id: said.map(|own| own.user_id.clone()),
+        chat_id: said.map(|own| own.chat_id.clone()),
+        provider: provider.to_owned(),
+        agent: agent.id.clone(),
+        model: setting(config.model.clone(), source(said.is_some_and(|own| own.model.is_some()), true)),
+        api_key: hidden(said.and_then(|own| own.api_key.as_ref())),
+        base_url: said.and_then(|own| own.base_url.clone()),
+        temperature: config.temperature.map(|value| {
+            let by_session = said.is_some_and(|own| own.temperature.is_some());
+            setting(value, source(by_session, base.config.temperature.is_some()))
+        }),
+        max_tokens: config.max_tokens.map(|value| {
+            let by_session = said.is_some_and(|own| own.max_tokens.is_some());
+            setting(value, source(by_session, base.config.max_tokens.is_some()))
+        }),
+        language: config.language.clone().map(|value| {
+            let by_session = said.is_some_and(|own| own.language.is_some());
+            setting(value, source(by_session, base.config.language.is_some()))
+        }),
+        instruction: setting(
+            config.prompt.clone(),
+            source(
+                said.is_some_and(|own| own.instruction.is_some()),
+                base.config.prompt != AgentConfig::default().prompt,
+            ),
+        ),
+        mcp_servers: config.mcp.clone().map(|value| {
+            let by_session = said.is_some_and(|own| own.mcp_servers.is_some());
+            setting(value, source(by_session, base.config.mcp.is_some()))
+        }),
+        mcp_url: said.and_then(|own| own.mcp_url.clone()),
+        mcp_api_key: hidden(said.and_then(|own| own.mcp_api_key.as_ref())),
+        idle_s,
+    }
+}
+
+fn setting<T>(value: T, from: SettingSource) -> Setting<T> {
+    Setting { value, from }
+}
+
+fn secret(secret: &Secret) -> SecretString {
+    secret.expose().into()
+}
