@@ -8,8 +8,9 @@ mod approve;
 mod compact;
 mod config;
 mod delegate;
+mod society;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -35,7 +36,8 @@ use crate::tools::{Toolbox, UnknownTool, Workbench};
 use answer::{Answered, failed, invalid_arguments};
 use compact::{Allowance, Room, Wanted};
 pub use config::{AgentConfig, Limits, Thinking};
-pub use delegate::{Child, ChildOrder, ChildPlace, delegation_specs, report_of};
+pub use delegate::{Child, ChildOrder, ChildPlace, report_of};
+pub use society::{BadAgent, BadSociety, Materials, RESERVED, Roll, Society};
 
 /// An agent, ready to run: its configuration with everything resolved.
 #[derive(Debug, Clone)]
@@ -46,7 +48,7 @@ pub struct Agent {
     pub config: AgentConfig,
     /// Its model.
     pub model: Model,
-    /// The tools it is offered.
+    /// The tools of its own that it is offered; those by which it reaches other agents name who exists when a run starts.
     pub tools: Vec<ToolSpec>,
     /// Its system prompt.
     pub system: String,
@@ -71,12 +73,10 @@ impl Agent {
 /// What all agents share.
 #[derive(Debug)]
 pub struct Workshop {
-    /// All agents by id.
-    pub agents: BTreeMap<AgentId, Arc<Agent>>,
-    /// The one that runs when none is named.
-    pub default_agent: AgentId,
+    /// The agents that exist now.
+    pub society: Society,
     /// Every tool.
-    pub toolbox: Toolbox,
+    pub toolbox: Arc<Toolbox>,
     /// Every MCP server.
     pub mcp: Mcp,
     /// Starts processes.
@@ -129,6 +129,8 @@ pub struct Job<'a> {
     pub workshop: &'a Workshop,
     /// Sealed turns of the session.
     pub history: &'a [Arc<Turn>],
+    /// The tools by which it reaches other agents, naming those that existed when the run started.
+    pub delegation: Arc<[ToolSpec]>,
     /// Its use of MCP servers.
     pub visit: Visit,
     /// Its scope.
@@ -237,9 +239,16 @@ impl Job<'_> {
         }
     }
 
+    /// What the agent may call without any server.
+    fn own_tools(&self) -> impl Iterator<Item = &ToolSpec> {
+        let allowed = &self.agent.config.tools;
+        let is_allowed = move |spec: &&ToolSpec| allowed.iter().any(|name| name == "*" || *name == spec.name);
+        self.agent.tools.iter().chain(self.delegation.iter().filter(is_allowed))
+    }
+
     /// Everything that the model may call: what the agent has of its own, and what its servers have.
     async fn offered_tools(&self) -> Result<Vec<ToolSpec>, Cancelled> {
-        let mut tools = self.agent.tools.clone();
+        let mut tools: Vec<ToolSpec> = self.own_tools().cloned().collect();
         // waits: for servers that start, raced in `offered`.
         tools.extend(self.visit.offered(self.scope).await?);
         Ok(tools)
@@ -295,8 +304,8 @@ impl Job<'_> {
             isolate: self.agent.config.isolate,
             sink: &mut sink,
         };
-        if !self.agent.tools.iter().any(|tool| tool.name == call.tool) {
-            let names: Vec<&str> = self.agent.tools.iter().map(|tool| tool.name.as_str()).collect();
+        if !self.own_tools().any(|tool| tool.name == call.tool) {
+            let names: Vec<&str> = self.own_tools().map(|tool| tool.name.as_str()).collect();
             let output = format!("there is no tool named {:?}; the tools are: {}", call.tool, names.join(", "));
             return Ok(CallResult { end: CallEnd::Error, output });
         }

@@ -7,19 +7,18 @@ mod recover;
 mod sessions;
 mod submit;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use quell_kernel::registry::{Gate, StopAsk, StopScope};
 use quell_kernel::{Push, Registry};
 use quell_protocol::api::Hold;
-use quell_protocol::{AgentId, Leftover, ResourceKind, RunId, StopReason};
+use quell_protocol::{Leftover, ResourceKind, RunId, StopReason};
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 pub use crate::access::{Access, Caller};
-use crate::agent::{Agent, Workshop, check_tools, delegation_specs};
+use crate::agent::{Materials, Society, Workshop};
 pub use crate::approvals::AnswerError;
 use crate::approvals::Approvals;
 pub use crate::cell::{Follower, Hub, Notice, Overrun, Subscription};
@@ -328,14 +327,14 @@ fn build_workshop(
     models: &Models,
     (clock, background): (Clock, Background),
 ) -> Result<Workshop, StartError> {
-    let toolbox = Toolbox::new(config.tools.clone());
-    let mut agents = BTreeMap::new();
-    for id in config.agents.keys() {
-        let built = build_agent(config, models, &toolbox, id)?;
-        agents.insert(id.clone(), Arc::new(built));
-    }
-    let default_agent = agents.keys().find(|id| id.as_str() == "main").or_else(|| agents.keys().next()).cloned();
-    let default_agent = default_agent.ok_or(StartError::NoAgents)?;
+    let toolbox = Arc::new(Toolbox::new(config.tools.clone()));
+    let materials = Materials {
+        models: models.clone(),
+        toolbox: Arc::clone(&toolbox),
+        servers: config.mcp.keys().cloned().collect(),
+        data_dir: config.data_dir.clone(),
+    };
+    let society = Society::new(materials, &config.agents)?;
     let wardens = Wardens::new(config.warden.clone(), config.stop).map_err(StartError::Wardens)?;
     let mcp = Mcp::new(McpSettings {
         servers: config.mcp.clone(),
@@ -345,8 +344,7 @@ fn build_workshop(
         clock,
     })?;
     Ok(Workshop {
-        agents,
-        default_agent,
+        society,
         toolbox,
         mcp,
         wardens,
@@ -355,33 +353,6 @@ fn build_workshop(
         approvals: Approvals::default(),
         limits: config.limits.clone(),
     })
-}
-
-fn build_agent(config: &EngineConfig, models: &Models, toolbox: &Toolbox, id: &AgentId) -> Result<Agent, StartError> {
-    let agent = config.agents.get(id).cloned().unwrap_or_default();
-    let wrong = |problem: String| StartError::Agent { agent: id.clone(), problem };
-    let model = models.resolve(&agent.model).map_err(|error| wrong(error.to_string()))?;
-    check_tools(&agent.tools, config.mcp.keys()).map_err(|error| wrong(error.to_string()))?;
-    let named: Vec<String> = agent.approvals.keys().cloned().collect();
-    check_tools(&named, config.mcp.keys()).map_err(|error| wrong(format!("approvals: {error}")))?;
-    if let Some(server) = agent.mcp.iter().flatten().find(|server| !config.mcp.contains_key(*server)) {
-        return Err(wrong(format!("its MCP server {server:?} is not configured")));
-    }
-    if let Some(parent) = agent.parent.as_ref().filter(|parent| !config.agents.contains_key(*parent)) {
-        return Err(wrong(format!("its parent {parent:?} is not configured")));
-    }
-    let own = || config.data_dir.join("work").join(id.as_str().replace(['/', '\\', '.'], "_"));
-    let workdir = agent.workdir.clone().unwrap_or_else(own);
-    std::fs::create_dir_all(&workdir)
-        .map_err(|error| wrong(format!("its workdir {} cannot be made: {error}", workdir.display())))?;
-    let mut system = agent.prompt.clone();
-    if let Some(language) = &agent.language {
-        system.push_str(&format!("\n\nAnswer in the language {language} unless asked for another."));
-    }
-    let mut tools = toolbox.specs(&agent.tools);
-    let peers = config.agents.iter().map(|(id, agent)| (id, agent.role.as_deref()));
-    tools.extend(delegation_specs(&agent.tools, peers));
-    Ok(Agent { id: id.clone(), tools, config: agent, model, system, workdir })
 }
 
 impl std::fmt::Debug for Engine {

@@ -392,7 +392,7 @@ impl Runs {
             return;
         }
         let mut runs_changed = false;
-        for agent in self.0.workshop.agents.keys() {
+        for agent in self.0.workshop.society.roll().keys() {
             let (status, changes) = (state.registry.compute_status(agent), state.registry.changes_of_agent(agent));
             match state.shown.get(agent) {
                 Some((shown, told)) if *shown == status => runs_changed |= *told != changes,

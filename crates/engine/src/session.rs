@@ -241,8 +241,10 @@ async fn run_one(sessions: &Sessions, key: &SessionKey, cell: Arc<Cell>, permit:
     let runs = sessions.0.runs.clone();
     let hold = |permit| Place { held: cell.scope.hold(ResourceKind::Permit, "in-flight run"), permit };
     let place = permit.filter(|_| cell.run.parent.is_none()).map(hold);
-    let Some(agent) = runs.workshop().agents.get(&cell.run.agent).cloned() else {
-        unreachable!("dispatch lets in only runs of agents that exist")
+    let Some(agent) = runs.workshop().society.get(&cell.run.agent) else {
+        // An agent leaves only when all its runs are over, this one too: there is nothing to work for any more.
+        tracing::warn!(run = %cell.id(), agent = %cell.run.agent, "a run came to its turn after its agent had left");
+        return;
     };
     let work = {
         let (cell, sessions, key) = (Arc::clone(&cell), sessions.clone(), key.clone());

@@ -9,6 +9,7 @@ pub mod registry;
 pub mod retry;
 pub mod run;
 pub mod session;
+pub mod society;
 pub mod stop_text;
 pub mod time;
 pub mod turn;

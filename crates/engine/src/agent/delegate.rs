@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::Job;
+use super::{Agent, Job, Roll};
 use crate::cell::{Cell, Progress};
 use crate::llm::ToolSpec;
 use crate::scope::{Cancelled, Point};
@@ -83,20 +83,16 @@ impl Arguments for SendArgs {
 /// Names of the tools of this file.
 pub(super) const NAMES: [&str; 2] = [SpawnArgs::NAME, SendArgs::NAME];
 
-/// The allowed ones of this file's tools as the model sees them, with the agents that there are.
-pub fn delegation_specs<'a>(
-    allowed: &[String],
-    agents: impl Iterator<Item = (&'a AgentId, Option<&'a str>)>,
-) -> Vec<ToolSpec> {
-    let named = |(id, role): (&AgentId, Option<&str>)| role.map_or(id.to_string(), |role| format!("{id} ({role})"));
-    let agents: Vec<String> = agents.map(named).collect();
-    let with_agents = |spec: ToolSpec| ToolSpec {
-        description: format!("{} The agents are: {}.", spec.description, agents.join(", ")),
-        ..spec
+/// This file's tools as the model sees them, with the agents that there are.
+pub(super) fn delegation_specs(agents: &Roll) -> Arc<[ToolSpec]> {
+    let named = |agent: &Arc<Agent>| match &agent.config.role {
+        Some(role) => format!("{} ({role})", agent.id),
+        None => agent.id.to_string(),
     };
-    let specs = [arguments::spec::<SpawnArgs>(), arguments::spec::<SendArgs>()];
-    let is_allowed = |spec: &ToolSpec| allowed.iter().any(|name| name == "*" || *name == spec.name);
-    specs.into_iter().filter(is_allowed).map(with_agents).collect()
+    let agents = agents.values().map(named).collect::<Vec<String>>().join(", ");
+    let with_agents =
+        |spec: ToolSpec| ToolSpec { description: format!("{} The agents are: {agents}.", spec.description), ..spec };
+    [arguments::spec::<SpawnArgs>(), arguments::spec::<SendArgs>()].into_iter().map(with_agents).collect()
 }
 
 impl Job<'_> {
@@ -124,9 +120,10 @@ impl Job<'_> {
     }
 
     fn checked(&self, order: Order) -> Result<ChildOrder, String> {
-        let known = AgentId::parse(&order.agent).ok().filter(|id| self.workshop.agents.contains_key(id));
+        let roll = self.workshop.society.roll();
+        let known = AgentId::parse(&order.agent).ok().filter(|id| roll.contains_key(id));
         let Some(agent) = known else {
-            let agents: Vec<&str> = self.workshop.agents.keys().map(AgentId::as_str).collect();
+            let agents: Vec<&str> = roll.keys().map(AgentId::as_str).collect();
             return Err(format!("There is no agent {:?}. There are: {}.", order.agent, agents.join(", ")));
         };
         if order.text.trim().is_empty() {

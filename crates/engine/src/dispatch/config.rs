@@ -9,7 +9,7 @@ use quell_kernel::StopTimes;
 use quell_kernel::expiry::ExpiryLimits;
 use quell_protocol::AgentId;
 
-use crate::agent::{AgentConfig, Limits};
+use crate::agent::{AgentConfig, BadSociety, Limits};
 use crate::llm::{BadProvider, ProviderConfig};
 use crate::mcp::{BadServer, McpConfig};
 use crate::proc::WardenExe;
@@ -62,17 +62,9 @@ pub enum StartError {
     /// An MCP server.
     #[error(transparent)]
     Mcp(#[from] BadServer),
-    /// An agent.
-    #[error("agent {agent:?}: {problem}")]
-    Agent {
-        /// Which.
-        agent: AgentId,
-        /// What is wrong with it.
-        problem: String,
-    },
-    /// No agent at all.
-    #[error("no agent is configured; add [agents.main] with a model")]
-    NoAgents,
+    /// The agents.
+    #[error(transparent)]
+    Society(#[from] BadSociety),
     /// Processes cannot be started.
     #[error("wardens cannot be started: {0}")]
     Wardens(std::io::Error),

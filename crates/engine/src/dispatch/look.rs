@@ -1,10 +1,10 @@
 //! Looking: runs, sessions, agents, as views that the doors print.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use quell_kernel::Push;
 use quell_kernel::registry::{AgentPhase, StopAsk, StopScope};
+use quell_kernel::society::Tree;
 use quell_kernel::turn::Turn;
 use quell_protocol::api::{AgentAbortAnswer, AgentRow, HistoryMessage, Hold, List, RunView, SessionRow};
 use quell_protocol::approval::{ApprovalRow, Decision};
@@ -102,27 +102,23 @@ impl Engine {
     /// All agents.
     #[must_use]
     pub fn agents(&self) -> Vec<AgentRow> {
-        let workshop = &self.inner().workshop;
-        let mut children: BTreeMap<&AgentId, Vec<AgentId>> = BTreeMap::new();
-        for agent in workshop.agents.values() {
-            if let Some(parent) = &agent.config.parent {
-                children.entry(parent).or_default().push(agent.id.clone());
-            }
-        }
+        let society = &self.inner().workshop.society;
+        let roll = society.roll();
+        let tree = Tree::new(roll.values().map(|agent| (&agent.id, agent.config.parent.as_ref())));
         let row = |agent: &Arc<crate::agent::Agent>| {
             let (compute_status, active_runs) = self.inner().runs.agent(&agent.id);
             AgentRow {
                 id: agent.id.clone(),
                 model: agent.config.model.clone(),
                 parent: agent.config.parent.clone(),
-                children: children.get(&agent.id).cloned().unwrap_or_default(),
+                children: tree.children(&agent.id).iter().map(|id| (*id).clone()).collect(),
                 role: agent.config.role.clone(),
                 compute_status,
                 active_runs,
-                default: agent.id == workshop.default_agent,
+                default: agent.id == *society.default_agent(),
             }
         };
-        workshop.agents.values().map(row).collect()
+        roll.values().map(row).collect()
     }
 
     /// One agent.

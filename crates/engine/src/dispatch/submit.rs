@@ -137,18 +137,14 @@ impl Engine {
 
     /// The named agent, else the one the session key names (row A11), else the session's last, else the default.
     async fn agent_for(&self, submission: &Submission) -> Result<AgentId, SubmitError> {
-        let workshop = &self.inner().workshop;
+        let society = &self.inner().workshop.society;
         let named = submission.agent.clone().or_else(|| agent_of_key(&submission.session));
         if let Some(agent) = named {
-            return if workshop.agents.contains_key(&agent) {
-                Ok(agent)
-            } else {
-                Err(SubmitError::UnknownAgent(agent))
-            };
+            return if society.get(&agent).is_some() { Ok(agent) } else { Err(SubmitError::UnknownAgent(agent)) };
         }
         let last = self.inner().store.session(submission.session.clone()).await?.map(|session| session.agent);
-        let last = last.filter(|agent| workshop.agents.contains_key(agent));
-        Ok(last.unwrap_or_else(|| workshop.default_agent.clone()))
+        let last = last.filter(|agent| society.get(agent).is_some());
+        Ok(last.unwrap_or_else(|| society.default_agent().clone()))
     }
 
     fn new_cell(&self, caller: &Caller, submission: &Submission, agent: AgentId) -> Arc<Cell> {

@@ -95,7 +95,8 @@ impl Runs {
             };
             let (run, workshop, scope, pen) = (cell.id(), &**self.workshop(), &cell.scope, cell.pen());
             let visit = workshop.mcp.visit(agent.visitor(run, &cell.run.session));
-            Job { run, agent, workshop, history: &history, visit, scope, pen, reins }.work().await
+            let delegation = workshop.society.delegation();
+            Job { run, agent, workshop, history: &history, delegation, visit, scope, pen, reins }.work().await
         };
         // Force drops the work wherever it stands: what it holds ends by itself, and the scope waits for that.
         let worked = tokio::select! {

@@ -65,7 +65,7 @@ impl Sessions {
         let (runs, cradle) = (&self.0.runs, &self.0.cradle);
         let (clock, now) = (runs.clock(), runs.clock().now());
         let time = wanted.time.unwrap_or(cradle.run_timeout);
-        let policy = runs.workshop().agents.get(&wanted.agent).map(|agent| agent.config.partial);
+        let policy = runs.workshop().society.get(&wanted.agent).map(|agent| agent.config.partial);
         let fresh = || RunId::parse(Uuid::now_v7().to_string());
         let Ok(id) = wanted.id.map_or_else(fresh, Ok) else { unreachable!("a UUID is a valid run id") };
         let run = NewRun {

@@ -1,7 +1,9 @@
 //! What a parsed configuration may still have wrong.
 
-use quell_engine::agent::{AgentConfig, check_tools};
+use quell_engine::agent::{AgentConfig, RESERVED, check_tools};
 use quell_engine::llm::{ProviderKind, ThinkingMode};
+use quell_kernel::society::{BadParent, Tree};
+use quell_protocol::AgentId;
 
 use super::Config;
 
@@ -53,6 +55,7 @@ pub(super) fn problems(config: &Config) -> Vec<Problem> {
             wrong(&key("grace_ms"), text);
         }
     }
+    let tree = Tree::new(config.agents.iter().map(|(id, agent)| (id, agent.parent.as_ref())));
     for (id, agent) in &config.agents {
         let provider = agent.model.split_once('/').map(|(provider, _)| provider);
         let key = format!("agents.{id}.model");
@@ -73,11 +76,25 @@ pub(super) fn problems(config: &Config) -> Vec<Problem> {
         if let Some(server) = agent.mcp.iter().flatten().find(|server| !config.mcp.contains_key(*server)) {
             wrong(&format!("agents.{id}.mcp"), format!("there is no [mcp.{server}]"));
         }
-        if let Some(parent) = agent.parent.as_ref().filter(|parent| !config.agents.contains_key(*parent)) {
-            wrong(&format!("agents.{id}.parent"), format!("there is no [agents.{parent}]"));
+        if let Some(text) = parent_problem(&tree, id, agent) {
+            wrong(&format!("agents.{id}.parent"), text);
+        }
+        if id.as_str() == RESERVED {
+            wrong(&format!("agents.{id}"), format!("{RESERVED:?} is a word of the routes; name the agent otherwise"));
         }
     }
     found
+}
+
+fn parent_problem(tree: &Tree<'_>, id: &AgentId, agent: &AgentConfig) -> Option<String> {
+    match tree.check(id).err()? {
+        BadParent::Unknown(parent) if agent.parent.as_ref() == Some(&parent) => {
+            Some(format!("there is no [agents.{parent}]"))
+        }
+        // One further up has that parent, and is told so.
+        BadParent::Unknown(_) => None,
+        circle @ BadParent::Circle(_) => Some(circle.to_string()),
+    }
 }
 
 /// The API's rules about thinking, so that a wrong setting is found here and not at the first message.

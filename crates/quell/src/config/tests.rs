@@ -52,6 +52,8 @@ fn a_mistake_is_named_with_its_place(#[case] text: &str, #[case] place: &str, #[
 #[case("[agents.main]\nmodel = \"gpt\"\n", "quell.toml:2:9:", "PROVIDER/MODEL")]
 #[case("[agents.main]\nmodel = \"nobody/gpt\"\n", "quell.toml:2:9:", "there is no [providers.nobody]")]
 #[case("[agents.main]\nparent = \"ghost\"\n", "quell.toml:2:10:", "there is no [agents.ghost]")]
+#[case("[agents.a]\nparent = \"b\"\n[agents.b]\nparent = \"a\"\n", "quell.toml:2:10:", "form a circle: a -> b -> a")]
+#[case("[agents.main]\n[agents.tree]\n", "quell.toml:2:", "\"tree\" is a word of the routes")]
 #[case("[agents.main]\ntools = [\"shel\"]\n", "quell.toml:2:9:", "shel")]
 fn a_value_that_cannot_work_is_named_with_its_place(#[case] text: &str, #[case] place: &str, #[case] says: &str) {
     let error = error(text);

@@ -1,0 +1,74 @@
+//! The tree of agents, whole and broken.
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn id(text: &str) -> AgentId {
+    AgentId::parse(text).expect("an agent id")
+}
+
+/// `child<parent`, or a name alone.
+fn parse(agents: &[&str]) -> Vec<(AgentId, Option<AgentId>)> {
+    let one = |text: &&str| match text.split_once('<') {
+        Some((child, parent)) => (id(child), Some(id(parent))),
+        None => (id(text), None),
+    };
+    agents.iter().map(one).collect()
+}
+
+fn tree(agents: &[(AgentId, Option<AgentId>)]) -> Tree<'_> {
+    Tree::new(agents.iter().map(|(id, parent)| (id, parent.as_ref())))
+}
+
+fn names(ids: &[&AgentId]) -> Vec<String> {
+    ids.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn a_subtree_is_an_agent_with_all_below_it() {
+    let agents = parse(&["a", "b<a", "c<b", "d<a", "e"]);
+    let tree = tree(&agents);
+    assert_eq!(names(&tree.below(&id("a"))), ["a", "b", "d", "c"]);
+    assert_eq!(names(&tree.below(&id("b"))), ["b", "c"]);
+    assert_eq!(names(&tree.below(&id("e"))), ["e"]);
+    assert!(tree.below(&id("nobody")).is_empty());
+    assert_eq!(names(tree.children(&id("a"))), ["b", "d"]);
+    assert_eq!(names(&tree.roots().collect::<Vec<_>>()), ["a", "e"]);
+    assert!(agents.iter().all(|(id, _)| tree.check(id).is_ok()));
+}
+
+#[test]
+fn parents_that_make_no_tree_are_named() {
+    let agents = parse(&["self<self", "a<b", "b<c", "c<a", "low<a", "orphan<gone", "below<orphan"]);
+    let tree = tree(&agents);
+    let circle = |line: &[&str]| Err(BadParent::Circle(line.iter().map(|name| id(name)).collect()));
+    assert_eq!(tree.check(&id("self")), circle(&["self", "self"]));
+    assert_eq!(tree.check(&id("a")), circle(&["a", "b", "c", "a"]));
+    // It stands below a circle and is not part of it.
+    assert_eq!(tree.check(&id("low")), circle(&["a", "b", "c", "a"]));
+    assert_eq!(tree.check(&id("orphan")), Err(BadParent::Unknown(id("gone"))));
+    assert_eq!(tree.check(&id("below")), Err(BadParent::Unknown(id("gone"))));
+    assert_eq!(names(&tree.below(&id("b"))), ["b", "a", "c", "low"], "it ends");
+    assert_eq!(names(&tree.roots().collect::<Vec<_>>()), ["orphan"]);
+    assert_eq!(
+        tree.check(&id("a")).unwrap_err().to_string(),
+        "its parents form a circle: a -> b -> c -> a",
+        "people see where"
+    );
+}
+
+proptest! {
+    /// In a sound tree the subtrees of the roots are all agents, each once; in any other, everything still ends.
+    #[test]
+    fn the_roots_cover_a_sound_tree(parents in proptest::collection::vec(proptest::option::of(0usize..12), 1..12)) {
+        let name = |number: usize| id(&format!("agent{number}"));
+        let agents: Vec<_> = parents.iter().enumerate().map(|(own, parent)| (name(own), parent.map(name))).collect();
+        let tree = tree(&agents);
+        let covered: Vec<&AgentId> = tree.roots().flat_map(|root| tree.below(root)).collect();
+        let distinct: std::collections::BTreeSet<_> = covered.iter().collect();
+        prop_assert_eq!(distinct.len(), covered.len());
+        let in_circles = agents.iter().filter(|(id, _)| matches!(tree.check(id), Err(BadParent::Circle(_)))).count();
+        prop_assert_eq!(covered.len() + in_circles, agents.len());
+    }
+}
