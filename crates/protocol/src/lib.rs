@@ -8,6 +8,7 @@ pub mod approval;
 pub mod background;
 pub mod error;
 pub mod event;
+pub mod hook;
 pub mod ids;
 pub mod receipt;
 pub mod session;
@@ -15,6 +16,7 @@ pub mod verdict;
 
 pub use error::{ErrorCode, Problem};
 pub use event::{CallEnd, EventKind, RunEvent, ToolOutputStream};
+pub use hook::{HookBody, HookEvent, RunFacts, SessionFacts};
 pub use ids::{AgentId, BadId, CallId, Principal, RunId, SessionKey};
 pub use receipt::{Instant, Leftover, Receipt, Resource, ResourceKind, Rung, TurnRecord, Usage};
 pub use verdict::{By, StopReason, Surface, Verdict};
