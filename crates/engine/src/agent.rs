@@ -26,9 +26,10 @@ use tokio::time::Instant;
 
 use crate::approvals::Approvals;
 use crate::cell::Pen;
+use crate::hooks::Hooks;
 use crate::journal::Unwritten;
 use crate::llm::{Model, ModelAnswer, ModelError, ModelRequest, ModelSink, ToolSpec};
-use crate::mcp::{CallSpot, Mcp, Visit, Visitor, server_of};
+use crate::mcp::{CallSpot, Endpoint, Mcp, Visit, Visitor, server_of};
 use crate::proc::{OutputSink, Wardens};
 use crate::scope::{Cancelled, Point, Scope};
 use crate::tools::background::{Background, Owner};
@@ -59,12 +60,13 @@ pub struct Agent {
 impl Agent {
     /// As which its runs come to MCP servers.
     #[must_use]
-    pub fn visitor(&self, run: &RunId, session: &SessionKey) -> Visitor {
+    pub fn visitor(&self, run: &RunId, session: &SessionKey, endpoint: Option<Endpoint>) -> Visitor {
         Visitor {
             run: run.clone(),
             session: session.clone(),
             workdir: self.workdir.clone(),
             servers: self.config.mcp.clone(),
+            endpoint,
             tools: self.config.tools.clone(),
         }
     }
@@ -79,6 +81,8 @@ pub struct Workshop {
     pub toolbox: Arc<Toolbox>,
     /// Every MCP server.
     pub mcp: Mcp,
+    /// Lifecycle hooks.
+    pub hooks: Hooks,
     /// Starts processes.
     pub wardens: Wardens,
     /// The environment of processes.

@@ -40,6 +40,12 @@ impl Clock {
         format!("{wall:.6}")
     }
 
+    /// A moment as seconds since 1970.
+    #[must_use]
+    pub fn unix(&self, moment: Moment) -> i64 {
+        self.wall.as_second().saturating_add_unsigned(moment.0.as_secs())
+    }
+
     /// Milliseconds from `from` to `to`, negative when `to` is earlier.
     #[must_use]
     pub fn ms_between(from: Moment, to: Moment) -> f64 {

@@ -5,16 +5,16 @@ mod journal;
 mod look;
 mod recover;
 mod sessions;
+mod shutdown;
 mod submit;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use quell_kernel::Registry;
 use quell_kernel::registry::{Gate, StopAsk, StopScope};
-use quell_kernel::{Push, Registry};
+use quell_protocol::HookEvent;
 use quell_protocol::api::Hold;
-use quell_protocol::{Leftover, ResourceKind, RunId, StopReason};
-use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 pub use crate::access::{Access, Caller};
@@ -23,16 +23,17 @@ pub use crate::approvals::AnswerError;
 use crate::approvals::Approvals;
 pub use crate::cell::{Follower, Hub, Notice, Overrun, Subscription};
 use crate::clock::Clock;
+use crate::hooks::{Happening, HookGround, Hooks};
 use crate::journal::Journal;
 use crate::llm::Models;
 use crate::mcp::{Mcp, McpSettings};
 use crate::proc::Wardens;
 pub use crate::runs::{Runs, Stop, Ticket};
-use crate::scope::StopLevel;
-use crate::session::{Cradle, Sessions};
+use crate::session::{Cradle, SessionGround, Sessions, sweep_at_times};
+pub use crate::session::{Got, NotMade, SessionSettings};
 use crate::store::{Store, StoreError};
 use crate::tools::Toolbox;
-use crate::tools::background::{Background, BackgroundProcess};
+use crate::tools::background::Background;
 pub use config::{EngineConfig, StartError};
 use journal::keep_journal;
 pub use look::{Follow, HistoryPage};
@@ -41,19 +42,8 @@ pub use submit::{StopText, Submission, SubmitError, Submitted, stop_answer};
 
 /// How often the maintenance looks for what is over its time (row A6; the exact timers are each run's own).
 const MAINTENANCE: Duration = Duration::from_secs(10);
-/// When a shutdown forces (decisions.md, "Times").
-const SHUTDOWN_FORCES: Duration = Duration::from_secs(2);
-/// When a shutdown gives up, counted from the force.
-const SHUTDOWN_GIVES_UP: Duration = Duration::from_millis(2500);
-
-/// Until when MCP servers have to be gone, counted from the shutdown's beginning.
-const LATEST: Duration = Duration::from_secs(4);
-/// What they get at least, when runs took all of that.
-const SERVERS_GIVE_UP: Duration = Duration::from_millis(100);
-/// How long the engine's own tasks may take to end once nothing runs any more.
-const TASKS_GIVE_UP: Duration = Duration::from_millis(500);
-/// Until when all books have to be closed, counted from the shutdown's beginning, whatever the disk or another program does.
-const BOOKS_CLOSED: Duration = Duration::from_millis(4700);
+/// How long a session's history stays in memory that nobody has read or written.
+const HISTORY_KEPT: Duration = Duration::from_secs(60);
 
 /// The engine. Clones are the same.
 #[derive(Clone)]
@@ -86,7 +76,7 @@ impl Engine {
         let models = Models::new(config.providers.clone())?;
         let hub = Hub::default();
         let background = Background::new(clock, hub.clone(), config.limits.background_per_session);
-        let workshop = Arc::new(build_workshop(&config, &models, (clock, background))?);
+        let workshop = Arc::new(build_workshop(&config, &models, (clock, background), &store)?);
         let registry = Registry::new(config.stop, config.limits.bounds());
         let runs = Runs::new(registry, Arc::clone(&workshop), store.clone(), clock, hub.clone());
         let journal = Journal::default();
@@ -96,9 +86,17 @@ impl Engine {
             probe: config.probe.clone(),
             journal: journal.clone(),
         };
-        let sessions = Sessions::new(runs.clone(), cradle, config.limits.in_flight_runs);
+        let sessions = Sessions::new(
+            runs.clone(),
+            SessionGround {
+                cradle,
+                settings: config.sessions,
+                data_dir: &config.data_dir,
+                in_flight: config.limits.in_flight_runs,
+            },
+        );
         let access = Access::open(&config.token_file, store.clone(), clock).await?;
-        recover::seal_what_was_open(&store, clock, &config.agents).await?;
+        recover::seal_what_was_open(&store, clock, &config.agents, &workshop.hooks).await?;
         if store.hold().await?.held {
             runs.set_gate(Gate::Held);
         }
@@ -106,7 +104,10 @@ impl Engine {
         let engine =
             Self(Arc::new(Inner { clock, hub, store, access, models, workshop, runs, sessions, config, closing }));
         engine.0.runs.spawn(maintain(engine.clone()));
+        engine.0.runs.spawn(sweep_at_times(engine.0.sessions.clone()));
         engine.0.runs.spawn(keep_journal(engine.clone(), journal));
+        engine.hooks().start().await;
+        engine.hooks().tell(Happening::of_daemon(HookEvent::Start));
         Ok(engine)
     }
 
@@ -195,6 +196,12 @@ impl Engine {
         &self.0.workshop.mcp
     }
 
+    /// Its lifecycle hooks.
+    #[must_use]
+    pub fn hooks(&self) -> &Hooks {
+        &self.0.workshop.hooks
+    }
+
     /// Sessions in memory.
     #[must_use]
     pub fn live_sessions(&self) -> usize {
@@ -227,84 +234,8 @@ impl Engine {
         Ok(hold)
     }
 
-    /// Closes: takes no new runs, stops all, forces after 2 s, gives up after 4.5 s and names what is left.
-    ///
-    /// # Cancel safety
-    /// Safe to call again; what was stopped stays stopped.
-    pub async fn shut_down(&self) -> Vec<(RunId, Leftover)> {
-        self.0.runs.set_gate(Gate::Closing);
-        self.0.hub.publish(&Notice::Shutdown { reason: "shutdown".to_owned() });
-        let active = self.0.runs.active();
-        let ids: Vec<RunId> = active.iter().map(|cell| cell.run.id.clone()).collect();
-        let background = &self.0.workshop.background;
-        let mcp = &self.0.workshop.mcp;
-        background.close();
-        mcp.close();
-        let begun = Instant::now();
-        let stop = self.0.runs.abort(ids.clone(), Push::Gentle, &StopReason::Shutdown);
-        let (processes, _) = background.end(StopLevel::Gentle, |_| true);
-        if timeout(SHUTDOWN_FORCES, all_over(&stop, &processes)).await.is_err() {
-            let forced = self.0.runs.abort(ids, Push::Forced, &StopReason::Shutdown);
-            let (processes, _) = background.end(StopLevel::Forced, |_| true);
-            mcp.kill();
-            // What is left after this is named below.
-            let _ = timeout(SHUTDOWN_GIVES_UP, all_over(&forced, &processes)).await;
-        }
-        let now = Instant::now();
-        let servers = mcp.closed(now.max(begun + SHUTDOWN_FORCES), (now + SERVERS_GIVE_UP).max(begun + LATEST)).await;
-        self.0.closing.cancel();
-        self.0.runs.tasks().close();
-        let books = begun + BOOKS_CLOSED;
-        // Who waits for a database that does not answer is left behind.
-        let _ = timeout_at(books.min(Instant::now() + TASKS_GIVE_UP), self.0.runs.tasks().wait()).await;
-        let mut left: Vec<(RunId, Leftover)> = active.iter().flat_map(|cell| left_of(cell)).collect();
-        left.extend(processes.iter().flat_map(|process| left_behind(process)));
-        left.extend(servers);
-        if timeout_at(books, self.0.store.clone().close()).await.is_err() {
-            tracing::error!("the database is busy and was not closed in time; what it had answered is safe");
-        }
-        left
-    }
-
-    /// Forces what a shutdown is still waiting for: the second signal.
-    pub fn force_shut_down(&self) {
-        let ids = self.0.runs.active().iter().map(|cell| cell.run.id.clone()).collect();
-        self.0.runs.abort(ids, Push::Forced, &StopReason::Shutdown);
-        self.0.workshop.background.end(StopLevel::Forced, |_| true);
-        self.0.workshop.mcp.kill();
-    }
-
     fn inner(&self) -> &Inner {
         &self.0
-    }
-}
-
-fn left_of(cell: &crate::cell::Cell) -> Vec<(RunId, Leftover)> {
-    let id = cell.run.id.clone();
-    match cell.receipt() {
-        Some(receipt) => receipt.leftovers.into_iter().map(|leftover| (id.clone(), leftover)).collect(),
-        None => {
-            let name = "the run did not end in time".to_owned();
-            vec![(id, Leftover { kind: ResourceKind::Run, name })]
-        }
-    }
-}
-
-/// What a background command leaves behind after a shutdown, with the run that had started it.
-fn left_behind(process: &BackgroundProcess) -> Vec<(RunId, Leftover)> {
-    let (row, kind) = (process.row(), ResourceKind::Process);
-    let names = if process.is_alive() {
-        vec![format!("pid {} ({})", row.pid.unwrap_or_default(), row.command)]
-    } else {
-        row.leftovers
-    };
-    names.into_iter().map(|name| (row.started_by_run.clone(), Leftover { kind, name })).collect()
-}
-
-async fn all_over(stop: &Stop, processes: &[Arc<BackgroundProcess>]) {
-    stop.settled().await;
-    for process in processes {
-        process.ended().await;
     }
 }
 
@@ -316,7 +247,7 @@ async fn maintain(engine: Engine) {
             () = engine.0.closing.cancelled() => return,
             _ = beat.tick() => {
                 engine.0.runs.sweep();
-                engine.0.sessions.sweep(engine.0.config.session_idle);
+                engine.0.sessions.drop_histories(HISTORY_KEPT);
             }
         }
     }
@@ -326,6 +257,7 @@ fn build_workshop(
     config: &EngineConfig,
     models: &Models,
     (clock, background): (Clock, Background),
+    store: &Store,
 ) -> Result<Workshop, StartError> {
     let toolbox = Arc::new(Toolbox::new(config.tools.clone()));
     let materials = Materials {
@@ -343,10 +275,20 @@ fn build_workshop(
         times: config.stop,
         clock,
     })?;
+    let hooks = Hooks::new(HookGround {
+        settings: config.hooks.clone(),
+        lifecycle: config.lifecycle.clone(),
+        wardens: wardens.clone(),
+        environment: config.environment.clone(),
+        cwd: config.data_dir.clone(),
+        store: store.clone(),
+        clock,
+    })?;
     Ok(Workshop {
         society,
         toolbox,
         mcp,
+        hooks,
         wardens,
         environment: config.environment.clone(),
         background,

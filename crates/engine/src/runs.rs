@@ -5,6 +5,7 @@
 //! never waits for anything, and no two threads can announce out of order.
 
 mod finish;
+mod hooks;
 mod look;
 mod record;
 mod stop;
@@ -27,7 +28,8 @@ use crate::clock::Clock;
 use crate::scope::StopLevel;
 use crate::store::Store;
 use crate::tools::background::Owner;
-pub use finish::{Hands, Place, deadline, stored_view};
+pub use finish::{Outfit, Place, Unfit, deadline, stored_view};
+pub use hooks::happening;
 pub use stop::{Stop, Ticket};
 
 /// The runs of one engine. Clones are the same.
@@ -376,7 +378,11 @@ impl Runs {
             Some(verdict) => tracing::info!(%run, %session, steps, verdict = verdict.word(), "run ended"),
             None => {}
         }
-        self.spawn(finish::close_book(self.clone(), Arc::clone(cell)));
+        let (runs, cell) = (self.clone(), Arc::clone(cell));
+        self.spawn(async move {
+            runs.tell_end(&cell).await;
+            finish::close_book(runs, cell).await;
+        });
     }
 
     fn amend(&self, cell: &Arc<Cell>, debts: Debts) {

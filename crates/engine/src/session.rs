@@ -1,25 +1,48 @@
-//! Sessions at work: one actor per session that has something to do. It takes the run that is due, sees it to its end, and
-//! goes on with the sealed turn in memory, recorded or not. Its mailbox is the session's queue in the registry.
+//! Live sessions. Each is in the book, which says who makes it, uses it and cleans it up, and those that have something to do
+//! have a desk with one actor: it takes the run that is due, sees it to its end, and goes on with the sealed turn in memory,
+//! recorded or not. Its mailbox is the session's queue in the registry.
 
 mod admit;
+mod body;
+mod depart;
+mod enter;
+mod make;
+mod own;
 mod reins;
+mod show;
+mod vault;
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
+use std::path::Path;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use quell_kernel::Moment;
+use quell_kernel::session::Book as Lives;
 use quell_kernel::turn::Turn;
+use quell_protocol::hook::HookEvent;
 use quell_protocol::{ResourceKind, SessionKey};
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
+use tokio_util::sync::CancellationToken;
 
+use crate::agent::Agent;
 use crate::cell::{Cell, Notice, Progress};
-use crate::runs::{Hands, Needs, Place, Runs};
+use crate::hooks::Hooks;
+use crate::runs::{Needs, Outfit, Place, Runs, Unfit, happening};
+use crate::scope::{Cancelled, Point};
 use crate::store::StoreError;
 pub use admit::{Cradle, Wanted};
+use body::Body;
+use depart::Remains;
+pub use depart::sweep_at_times;
+use enter::Purpose;
+pub use enter::{Got, NotMade};
 use reins::{Lineage, RunReins, hand_up_news};
+pub use show::Standing;
+use vault::Vault;
 
 /// The sessions that are in memory. Clones are the same.
 #[derive(Clone)]
@@ -28,136 +51,202 @@ pub struct Sessions(Arc<Inner>);
 struct Inner {
     runs: Runs,
     cradle: Cradle,
+    times: SessionTimes,
+    vault: Vault,
     permits: Arc<Semaphore>,
-    live: Mutex<HashMap<SessionKey, Live>>,
+    /// Places for clean-ups, so that a sweep of many sessions does not start a hook for each at once.
+    brooms: Arc<Semaphore>,
+    book: Mutex<Book>,
+    /// Rises at each departure that is over.
+    left: watch::Sender<u64>,
+    /// Cancelled when there are to be no more sweeps.
+    sweeper: CancellationToken,
+}
+
+/// `[sessions]` of the configuration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct SessionSettings {
+    /// Seconds without use after which a session expires: it gives back what it has in memory and at its servers. What was said
+    /// in it stays, and the next message revives it. An agent may say otherwise.
+    pub idle_s: u64,
+    /// Seconds between two sweeps for expired sessions.
+    pub sweep_s: u64,
+    /// Seconds that each step of a session's clean-up may take.
+    pub cleanup_s: u64,
+}
+
+impl Default for SessionSettings {
+    fn default() -> Self {
+        Self { idle_s: 1800, sweep_s: 300, cleanup_s: 5 }
+    }
+}
+
+/// The same, as times.
+#[derive(Debug, Clone, Copy)]
+struct SessionTimes {
+    idle: Duration,
+    sweep: Duration,
+    clean_up: Duration,
+}
+
+/// What sessions are made with.
+#[derive(Debug)]
+pub struct SessionGround<'a> {
+    /// What every run is born with.
+    pub cradle: Cradle,
+    /// The configured times.
+    pub settings: SessionSettings,
+    /// Where the key is that seals what sessions bring along.
+    pub data_dir: &'a Path,
+    /// How many runs may work at the same time.
+    pub in_flight: usize,
 }
 
 /// How long news waits in memory for a message to its session.
 const NEWS_KEPT: Duration = Duration::from_secs(24 * 3600);
+/// Clean-ups at the same time.
+const BROOMS: usize = 64;
 
-struct Live {
+/// What is known of sessions. One lock for all of it: a question is one step.
+#[derive(Default)]
+struct Book {
+    /// Who lives.
+    lives: Lives<Arc<Body>>,
+    /// Where there is something to do.
+    desks: HashMap<SessionKey, Desk>,
+    /// What background runs came to, until a run of that session reads it.
+    news: HashMap<SessionKey, News>,
+    /// Who waits for a session that somebody makes or cleans up.
+    waits: HashMap<SessionKey, watch::Sender<Option<NotMade>>>,
+    /// Steps of clean-ups that failed.
+    remains: Vec<Remains>,
+}
+
+/// Where the actor of a session works.
+struct Desk {
     working: bool,
     used: Moment,
     history: Option<Arc<Vec<Arc<Turn>>>>,
     /// How often its history was forgotten: what was read before that is not kept.
     forgotten: u64,
-    /// What background runs of this session came to, until a run reads it.
-    news: Vec<String>,
     /// Background runs of this session that are at work.
     expected: usize,
     /// Something came while its actor was at work.
     poked: Arc<Notify>,
 }
 
-impl Live {
+struct News {
+    since: Moment,
+    texts: Vec<String>,
+}
+
+impl Desk {
     fn new(used: Moment) -> Self {
-        Self { working: false, used, history: None, forgotten: 0, news: Vec::new(), expected: 0, poked: Arc::default() }
+        Self { working: false, used, history: None, forgotten: 0, expected: 0, poked: Arc::default() }
     }
 
-    fn is_needed(&self, now: Moment, idle: Duration) -> bool {
-        // News that nobody comes for is not kept for ever: most sessions of programs are written to once.
-        let kept = if self.news.is_empty() { idle } else { idle.max(NEWS_KEPT) };
-        self.working || self.expected > 0 || now.since(self.used) <= kept
+    fn is_needed(&self) -> bool {
+        self.working || self.expected > 0
     }
 }
 
 impl Sessions {
-    /// No sessions in memory; at most `in_flight` of their runs work at the same time.
+    /// No sessions in memory.
     #[must_use]
-    pub fn new(runs: Runs, cradle: Cradle, in_flight: usize) -> Self {
-        let permits = Arc::new(Semaphore::new(in_flight.clamp(1, Semaphore::MAX_PERMITS)));
-        Self(Arc::new(Inner { runs, cradle, permits, live: Mutex::new(HashMap::new()) }))
+    pub fn new(runs: Runs, ground: SessionGround<'_>) -> Self {
+        let SessionGround { cradle, settings, data_dir, in_flight } = ground;
+        let seconds = Duration::from_secs;
+        let times = SessionTimes {
+            idle: seconds(settings.idle_s),
+            sweep: seconds(settings.sweep_s.max(1)),
+            clean_up: seconds(settings.cleanup_s.max(1)),
+        };
+        Self(Arc::new(Inner {
+            runs,
+            cradle,
+            times,
+            vault: Vault::of(data_dir),
+            permits: Arc::new(Semaphore::new(in_flight.clamp(1, Semaphore::MAX_PERMITS))),
+            brooms: Arc::new(Semaphore::new(BROOMS)),
+            book: Mutex::default(),
+            left: watch::Sender::new(0),
+            sweeper: CancellationToken::new(),
+        }))
     }
 
     /// Something may be due in this session: wakes its actor if it sleeps.
     pub fn poke(&self, key: &SessionKey) {
-        let mut live = self.live();
         let now = self.0.runs.clock().now();
-        let session = match live.entry(key.clone()) {
-            Entry::Occupied(entry) => entry.into_mut(),
-            Entry::Vacant(entry) => {
-                tracing::info!(session = %key, "session created");
-                entry.insert(Live::new(now))
-            }
-        };
-        session.used = now;
-        if session.working {
-            session.poked.notify_one();
+        let mut book = self.book();
+        let desk = book.desks.entry(key.clone()).or_insert_with(|| Desk::new(now));
+        desk.used = now;
+        if desk.working {
+            desk.poked.notify_one();
             return;
         }
-        session.working = true;
-        drop(live);
+        desk.working = true;
+        drop(book);
         self.0.runs.spawn(act(self.clone(), key.clone()));
     }
 
     /// Forgets what is in memory of a session's history; the next run reads it again.
     pub fn forget_history(&self, key: &SessionKey) {
-        if let Some(session) = self.live().get_mut(key) {
-            session.history = None;
-            session.forgotten += 1;
-            session.news.clear();
+        let mut book = self.book();
+        if let Some(desk) = book.desks.get_mut(key) {
+            desk.history = None;
+            desk.forgotten += 1;
         }
+        book.news.remove(key);
+        drop(book);
         self.0.runs.workshop().background.forget_session(key);
         self.0.runs.workshop().mcp.close_session(key);
     }
 
     /// A background run of this session will have news.
     fn expect_news(&self, key: &SessionKey) {
-        if let Some(session) = self.live().get_mut(key) {
-            session.expected += 1;
+        if let Some(desk) = self.book().desks.get_mut(key) {
+            desk.expected += 1;
         }
     }
 
     /// One background run of this session is over.
     fn expect_no_news(&self, key: &SessionKey) {
-        if let Some(session) = self.live().get_mut(key) {
-            session.expected = session.expected.saturating_sub(1);
+        if let Some(desk) = self.book().desks.get_mut(key) {
+            desk.expected = desk.expected.saturating_sub(1);
         }
     }
 
     fn add_news(&self, lineage: &Lineage, texts: Vec<String>) {
         let now = self.0.runs.clock().now();
         // Under the lock, under which a run that is over hands up what it has not read: news never comes to it behind that.
-        let mut live = self.live();
+        let mut book = self.book();
         let Some(heir) = lineage.heir().filter(|_| !texts.is_empty()) else { return };
-        let session = live.entry(heir.clone()).or_insert_with(|| Live::new(now));
-        session.used = now;
-        session.news.extend(texts);
+        let news = book.news.entry(heir.clone()).or_insert_with(|| News { since: now, texts: Vec::new() });
+        news.since = now;
+        news.texts.extend(texts);
     }
 
     fn take_news(&self, key: &SessionKey) -> Vec<String> {
-        self.live().get_mut(key).map(|session| std::mem::take(&mut session.news)).unwrap_or_default()
-    }
-
-    /// Drops sessions from memory that nobody has used for longer than `idle`. Their history stays in the database.
-    pub fn sweep(&self, idle: Duration) {
-        let now = self.0.runs.clock().now();
-        self.live().retain(|key, session| {
-            let background = &self.0.runs.workshop().background;
-            let keep = session.is_needed(now, idle) || background.has_of_session(key);
-            if !keep {
-                tracing::info!(session = %key, "session expired from memory");
-                self.0.runs.workshop().mcp.close_session(key);
-            }
-            keep
-        });
-    }
-
-    /// How many sessions are in memory.
-    #[must_use]
-    pub fn count(&self) -> usize {
-        self.live().len()
+        self.book().news.remove(key).map(|news| news.texts).unwrap_or_default()
     }
 
     fn give_back_news(&self, key: &SessionKey, texts: Vec<String>) {
-        if let Some(session) = self.live().get_mut(key) {
-            session.news.splice(0..0, texts);
-        }
+        let since = self.0.runs.clock().now();
+        let mut book = self.book();
+        let news = book.news.entry(key.clone()).or_insert_with(|| News { since, texts: Vec::new() });
+        news.texts.splice(0..0, texts);
+    }
+
+    /// How many sessions live.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.book().lives.len()
     }
 
     /// The sealed turns that a new run continues on.
-    async fn history(&self, key: SessionKey) -> Result<Vec<Arc<Turn>>, StoreError> {
-        let known = self.live().get(&key).map(|session| (session.history.clone(), session.forgotten));
+    async fn history(&self, key: &SessionKey) -> Result<Vec<Arc<Turn>>, StoreError> {
+        let known = self.book().desks.get(key).map(|desk| (desk.history.clone(), desk.forgotten));
         let (known, forgotten) = known.unwrap_or_default();
         if let Some(history) = known {
             return Ok(history.to_vec());
@@ -169,15 +258,15 @@ impl Sessions {
             turns.push(Arc::new(turn));
         }
         // A reset or a deletion that came while it was read has emptied what this is.
-        if let Some(session) = self.live().get_mut(&key).filter(|session| session.forgotten == forgotten) {
-            session.history = Some(Arc::new(turns.clone()));
+        if let Some(desk) = self.book().desks.get_mut(key).filter(|desk| desk.forgotten == forgotten) {
+            desk.history = Some(Arc::new(turns.clone()));
         }
         Ok(turns)
     }
 
     fn append(&self, key: &SessionKey, turn: Arc<Turn>) {
-        if let Some(session) = self.live().get_mut(key)
-            && let Some(history) = &mut session.history
+        if let Some(desk) = self.book().desks.get_mut(key)
+            && let Some(history) = &mut desk.history
         {
             Arc::make_mut(history).push(turn);
         }
@@ -185,7 +274,7 @@ impl Sessions {
 
     /// Waits for a place for the next run of a session; none when there is something to do without one.
     async fn place(&self, key: &SessionKey) -> Option<OwnedSemaphorePermit> {
-        let poked = self.live().get(key).map(|session| Arc::clone(&session.poked))?;
+        let poked = self.book().desks.get(key).map(|desk| Arc::clone(&desk.poked))?;
         // Kept while it is waited for, so that who came first is served first.
         let mut place = pin!(Arc::clone(&self.0.permits).acquire_owned());
         loop {
@@ -203,19 +292,55 @@ impl Sessions {
 
     /// Lets the actor go to sleep, unless something became due meanwhile.
     fn may_sleep(&self, key: &SessionKey) -> bool {
-        let mut live = self.live();
+        let now = self.0.runs.clock().now();
+        let mut book = self.book();
         if self.0.runs.due(key).is_some() {
             return false;
         }
-        if let Some(session) = live.get_mut(key) {
-            session.working = false;
-            session.used = self.0.runs.clock().now();
+        if let Some(desk) = book.desks.get_mut(key) {
+            desk.working = false;
+            desk.used = now;
         }
+        book.lives.released(key, now);
         true
     }
 
-    fn live(&self) -> MutexGuard<'_, HashMap<SessionKey, Live>> {
-        self.0.live.lock().unwrap_or_else(PoisonError::into_inner)
+    /// What a run works with: its session, made if it must be, its agent as that session has it, and what was said.
+    async fn outfit(&self, cell: &Cell, base: &Arc<Agent>) -> Result<Result<Outfit, Unfit>, Cancelled> {
+        let run = &cell.run;
+        let facts = happening(HookEvent::Activate, cell.view()).run;
+        let purpose = Purpose { scope: &cell.scope, agent: &run.agent, asked: None, run: facts, by: None };
+        // waits: the purpose holds the run's scope.
+        let body = match self.enter(&run.session, &purpose).await? {
+            Ok((body, _)) => body,
+            Err(why) => return Ok(Err(Unfit { code: why.code().as_str(), message: why.to_string() })),
+        };
+        body.set_idle(self.idle_of(base));
+        let agent = match body.agent(base, self.0.runs.workshop().society.materials()) {
+            Ok(agent) => agent,
+            Err(problem) => {
+                let why = NotMade::Configuration(problem);
+                return Ok(Err(Unfit { code: why.code().as_str(), message: why.to_string() }));
+            }
+        };
+        let history = match cell.scope.race(Point::LoadHistory, self.history(&run.session)).await? {
+            Ok(history) => history,
+            Err(error) => return Ok(Err(Unfit { code: "store", message: error.to_string() })),
+        };
+        Ok(Ok(Outfit { agent, endpoint: body.endpoint.clone(), history }))
+    }
+
+    /// How long a session of this agent may be idle.
+    fn idle_of(&self, agent: &Agent) -> Duration {
+        agent.config.idle_s.map_or(self.0.times.idle, Duration::from_secs)
+    }
+
+    fn hooks(&self) -> &Hooks {
+        &self.0.runs.workshop().hooks
+    }
+
+    fn book(&self) -> MutexGuard<'_, Book> {
+        self.0.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -247,11 +372,10 @@ async fn run_one(sessions: &Sessions, key: &SessionKey, cell: Arc<Cell>, permit:
         return;
     };
     let work = {
-        let (cell, sessions, key) = (Arc::clone(&cell), sessions.clone(), key.clone());
+        let (cell, sessions) = (Arc::clone(&cell), sessions.clone());
         async move {
             let reins = RunReins { sessions: &sessions, cell: &cell };
-            let hands = Hands { agent: &agent, reins: &reins };
-            sessions.0.runs.see_through(&cell, hands, place, sessions.history(key)).await;
+            sessions.0.runs.see_through(&cell, &reins, place, sessions.outfit(&cell, &agent)).await;
         }
     };
     let lineage = Lineage::of(sessions, &cell);

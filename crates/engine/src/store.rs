@@ -11,6 +11,7 @@ mod hold;
 mod inspect;
 mod journal;
 mod lock;
+mod outbox;
 mod reader;
 mod rows;
 mod runs;
@@ -33,6 +34,7 @@ use tokio_util::sync::CancellationToken;
 pub use error::StoreError;
 pub use inspect::{Inspection, inspect};
 pub use lock::Holder;
+pub use outbox::{Delivery, StoredDelivery};
 pub use rows::{
     AcceptedRow, Past, RunFilter, RunRow, SealedRun, SessionFilter, SessionSetup, SetUp, StoredSession, StoredState,
     StoredToken,

@@ -179,6 +179,11 @@ impl Registry {
         self.sessions.get(key).into_iter().flatten().filter_map(|id| self.runs.get(id))
     }
 
+    /// Sessions that have a run that is not over.
+    pub fn sessions(&self) -> impl Iterator<Item = &SessionKey> {
+        self.sessions.keys()
+    }
+
     /// Lets a run in, not yet durable: it will not start before [`Registry::durable`].
     ///
     /// # Errors

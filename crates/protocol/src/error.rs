@@ -71,6 +71,7 @@ codes! {
     MissingAgentId "missing_agent_id" 400 "The agent id is missing";
     Unauthorized "unauthorized" 401 "A valid token is needed";
     Forbidden "forbidden" 403 "This token may not do that";
+    SessionRefused "session_refused" 403 "A hook refused the session";
     BadOrigin "bad_origin" 403 "This web origin is not allowed";
     NotFound "not_found" 404 "There is no such thing";
     RunNotFound "run_not_found" 404 "There is no such run";
@@ -81,6 +82,7 @@ codes! {
     Busy "busy" 409 "The session has an active run";
     BodyTooLarge "body_too_large" 413 "The body is too large";
     UnsupportedMediaType "unsupported_media_type" 415 "Send application/json";
+    AgentConfigurationError "agent_configuration_error" 422 "The session cannot be made as it is configured";
     QueueFull "queue_full" 429 "Too many messages wait in this session";
     SocietyNotInitialized "society_not_initialized" 500 "The engine is not ready";
     Internal "internal" 500 "Something inside is broken";

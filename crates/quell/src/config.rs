@@ -14,6 +14,8 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use quell_engine::EngineConfig;
 use quell_engine::agent::{AgentConfig, Limits};
+use quell_engine::dispatch::SessionSettings;
+use quell_engine::hooks::HookSettings;
 use quell_engine::llm::ProviderConfig;
 use quell_engine::mcp::McpConfig;
 use quell_engine::proc::WardenExe;
@@ -41,11 +43,13 @@ pub(crate) struct Config {
     /// Limits.
     pub(crate) limits: Limits,
     /// Sessions.
-    pub(crate) sessions: SessionSection,
+    pub(crate) sessions: SessionSettings,
     /// Settings of the tools.
     pub(crate) tools: ToolSection,
     /// MCP servers by name.
     pub(crate) mcp: BTreeMap<String, McpConfig>,
+    /// Lifecycle hooks.
+    pub(crate) hooks: HookSettings,
     /// Model providers by name.
     pub(crate) providers: BTreeMap<String, ProviderConfig>,
     /// Agents by id; `main`, else the first one, is the default.
@@ -122,20 +126,6 @@ pub(crate) struct ToolSection {
     pub(crate) unconfined: bool,
     /// Lets `fetch_url` reach private and loopback addresses.
     pub(crate) fetch_private: bool,
-}
-
-/// `[sessions]`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub(crate) struct SessionSection {
-    /// Seconds after which an unused session leaves the memory; its history stays.
-    pub(crate) idle_s: u64,
-}
-
-impl Default for SessionSection {
-    fn default() -> Self {
-        Self { idle_s: 1800 }
-    }
 }
 
 /// Where the configuration came from.
@@ -221,10 +211,12 @@ impl Loaded {
             stop: self.stop_times(),
             expiry: ExpiryLimits::default(),
             limits: config.limits.clone(),
-            session_idle: Duration::from_secs(config.sessions.idle_s),
+            sessions: config.sessions,
             agents: config.agents.clone(),
             providers: config.providers.clone(),
             mcp: config.mcp.clone(),
+            hooks: config.hooks.clone(),
+            lifecycle: Vec::new(),
             tools: ToolSettings { unconfined: config.tools.unconfined, fetch },
             environment: quell_engine::proc::base_environment(std::env::vars_os()),
             warden: WardenExe::ThisProcess,

@@ -11,7 +11,8 @@ use anyhow::{Context, bail};
 use quell_client::{receipt_line, receipt_picture};
 use quell_engine::access::Caller;
 use quell_engine::agent::{AgentConfig, Limits};
-use quell_engine::dispatch::{Follow, Follower, StopText, Submission, Submitted};
+use quell_engine::dispatch::{Follow, Follower, SessionSettings, StopText, Submission, Submitted};
+use quell_engine::hooks::HookSettings;
 use quell_engine::llm::demo::{DemoModel, DemoScript};
 use quell_engine::llm::{ProviderConfig, ProviderKind};
 use quell_engine::proc::WardenExe;
@@ -182,10 +183,12 @@ fn engine_config(home: &Path, base_url: &str) -> anyhow::Result<EngineConfig> {
         stop: StopTimes::default(),
         expiry: ExpiryLimits::default(),
         limits: Limits::default(),
-        session_idle: Duration::from_secs(1800),
+        sessions: SessionSettings::default(),
         agents: BTreeMap::from([(AgentId::parse("main")?, AgentConfig::default())]),
         providers: BTreeMap::from([("demo".to_owned(), provider)]),
         mcp: BTreeMap::new(),
+        hooks: HookSettings::default(),
+        lifecycle: Vec::new(),
         tools: ToolSettings::default(),
         environment: quell_engine::proc::base_environment(std::env::vars_os()),
         warden: WardenExe::ThisProcess,

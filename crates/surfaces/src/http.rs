@@ -36,7 +36,7 @@ pub fn router(door: Door) -> Router {
         .route("/api/agents/{id}", get(agents::show))
         .route("/api/agent/{id}/abort", post(agents::abort))
         .route("/api/agent//abort", post(agents::abort_without_id))
-        .route("/api/sessions", get(sessions::list))
+        .route("/api/sessions", get(sessions::list).post(sessions::open))
         .route("/api/sessions/{key}", get(sessions::show).delete(sessions::delete))
         .route("/api/sessions/{key}/history", get(sessions::history))
         .route("/api/sessions/{key}/reset", post(sessions::reset))

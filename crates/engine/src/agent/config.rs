@@ -53,6 +53,8 @@ pub struct AgentConfig {
     /// Per tool, or `*` for all others: `auto` (it runs), `ask` (a person is asked each time), `deny`.
     #[schemars(with = "BTreeMap<String, String>")]
     pub approvals: BTreeMap<String, ApprovalPolicy>,
+    /// Seconds without use after which a session of this agent expires; as `[sessions]` says without it.
+    pub idle_s: Option<u64>,
     /// `none`, or `pid`: commands run in a PID namespace of their own.
     pub isolate: Isolate,
 }
@@ -100,6 +102,7 @@ impl Default for AgentConfig {
             workdir: None,
             partial: PartialPolicy::Discard,
             approvals: BTreeMap::new(),
+            idle_s: None,
             isolate: Isolate::None,
         }
     }

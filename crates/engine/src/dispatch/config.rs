@@ -3,17 +3,19 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::sync::Arc;
 
 use quell_kernel::StopTimes;
 use quell_kernel::expiry::ExpiryLimits;
 use quell_protocol::AgentId;
 
 use crate::agent::{AgentConfig, BadSociety, Limits};
+use crate::hooks::{BadHook, HookSettings, LifecycleHook};
 use crate::llm::{BadProvider, ProviderConfig};
 use crate::mcp::{BadServer, McpConfig};
 use crate::proc::WardenExe;
 use crate::scope::Probe;
+use crate::session::SessionSettings;
 use crate::store::StoreError;
 use crate::tools::ToolSettings;
 
@@ -32,14 +34,18 @@ pub struct EngineConfig {
     pub expiry: ExpiryLimits,
     /// Limits.
     pub limits: Limits,
-    /// How long a session stays in memory unused.
-    pub session_idle: Duration,
+    /// How long sessions live unused, and how they are cleaned up.
+    pub sessions: SessionSettings,
     /// Agents.
     pub agents: BTreeMap<AgentId, AgentConfig>,
     /// Model providers.
     pub providers: BTreeMap<String, ProviderConfig>,
     /// MCP servers.
     pub mcp: BTreeMap<String, McpConfig>,
+    /// Commands and webhooks at lifecycle events.
+    pub hooks: HookSettings,
+    /// Lifecycle hooks of the program that embeds the engine.
+    pub lifecycle: Vec<Arc<dyn LifecycleHook>>,
     /// Settings of the tools.
     pub tools: ToolSettings,
     /// The environment that processes get.
@@ -62,6 +68,9 @@ pub enum StartError {
     /// An MCP server.
     #[error(transparent)]
     Mcp(#[from] BadServer),
+    /// A hook.
+    #[error(transparent)]
+    Hook(#[from] BadHook),
     /// The agents.
     #[error(transparent)]
     Society(#[from] BadSociety),

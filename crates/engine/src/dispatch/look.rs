@@ -262,14 +262,15 @@ impl Engine {
         self.inner().models.active().count()
     }
 
-    fn session_row(&self, session: StoredSession) -> SessionRow {
+    pub(super) fn session_row(&self, session: StoredSession) -> SessionRow {
         let active_runs = self.active_of(&session.key);
+        let standing = self.inner().sessions.standing(&session.key);
         SessionRow {
-            state: if active_runs.is_empty() { "ready" } else { "active" }.to_owned(),
+            state: standing.state.to_owned(),
             key: session.key,
             agent: Some(session.agent),
             created_at: session.created_at,
-            last_used_at: session.last_used_at,
+            last_used_at: standing.used.into_iter().chain([session.last_used_at]).max().unwrap_or_default(),
             active_runs,
             turns: session.turns,
         }

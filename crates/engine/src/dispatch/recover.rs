@@ -8,12 +8,14 @@ use quell_kernel::journal::{Folded, Line};
 use quell_kernel::turn::{InvalidTurn, PartialPolicy, Sealing, Turn};
 use quell_protocol::api::{RunResult, RunView};
 use quell_protocol::{
-    AgentId, Instant, Leftover, Receipt, ResourceKind, Rung, StopReason, Surface, TurnRecord, Usage, Verdict,
+    AgentId, HookEvent, Instant, Leftover, Receipt, ResourceKind, Rung, StopReason, Surface, TurnRecord, Usage, Verdict,
 };
 
 use crate::agent::AgentConfig;
 use crate::clock::Clock;
+use crate::hooks::Hooks;
 use crate::proc::survivors;
+use crate::runs::happening;
 use crate::store::{RunRow, SealedRun, Store, StoreError, StoredState};
 
 /// Runs that are sealed at a time, in one transaction.
@@ -31,6 +33,7 @@ pub(super) async fn seal_what_was_open(
     store: &Store,
     clock: Clock,
     agents: &BTreeMap<AgentId, AgentConfig>,
+    hooks: &Hooks,
 ) -> Result<(), StoreError> {
     let open = store.open_runs().await?;
     if !open.is_empty() {
@@ -44,9 +47,22 @@ pub(super) async fn seal_what_was_open(
     let policy = |row: &RunRow| agents.get(&row.agent).map(|agent| agent.partial).unwrap_or_default();
     for rows in open.chunks(AT_A_TIME) {
         let sealed = try_join_all(rows.iter().map(|row| seal(store, clock, (policy(row), left(row)), row))).await?;
+        tell_ends(hooks, &sealed).await;
         store.seal_runs(sealed).await?;
     }
     Ok(())
+}
+
+/// The end of a run that had begun is told before it is stored: a daemon that dies between the two tells it again.
+async fn tell_ends(hooks: &Hooks, sealed: &[SealedRun]) {
+    if !hooks.has(HookEvent::RunEnd) {
+        return;
+    }
+    for run in sealed.iter().filter(|run| run.turn.is_some()) {
+        if let Ok(view) = serde_json::from_str(&run.view) {
+            hooks.record(happening(HookEvent::RunEnd, view)).await;
+        }
+    }
 }
 
 async fn seal(

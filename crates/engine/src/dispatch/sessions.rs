@@ -1,10 +1,12 @@
-//! Ending sessions: their history emptied, or all of them gone. Never under a run that somebody else has at work there.
+//! Sessions from outside: asked for, shown, their history emptied, or all of them gone. Never under a run that somebody else has at work there.
 
 use quell_kernel::registry::{StopAsk, StopScope};
-use quell_protocol::{RunId, SessionKey};
+use quell_protocol::session::{SessionRequest, SessionView};
+use quell_protocol::{By, RunId, SessionKey};
 
-use super::{Caller, Engine};
+use super::{Caller, Engine, Got, NotMade};
 use crate::cell::Notice;
+use crate::scope::Scope;
 use crate::store::{Deleted, StoreError};
 
 /// Why a session was left as it is.
@@ -19,6 +21,57 @@ pub enum SessionError {
 }
 
 impl Engine {
+    /// Gets or creates the session of a user's chat with a provider (rows C1 to C5). When this answers, it lives, and what was
+    /// asked for is durable; a run that is at work there goes on with what it has.
+    ///
+    /// # Errors
+    /// [`NotMade`]; a new session then leaves no trace, and one that was there is as it was.
+    ///
+    /// # Cancel safety
+    /// Safe: it goes on in a task of the engine.
+    pub async fn open_session(&self, caller: &Caller, asked: SessionRequest) -> Result<(SessionKey, Got), NotMade> {
+        let key = asked.key().map_err(|error| NotMade::Configuration(error.to_string()))?;
+        let by = By { principal: caller.principal.clone(), surface: caller.surface };
+        let (answer, answered) = tokio::sync::oneshot::channel();
+        let (engine, of) = (self.clone(), key.clone());
+        self.inner().runs.spawn(async move {
+            let inner = engine.inner();
+            let scope = Scope::new(inner.clock, inner.config.probe.clone());
+            let got = {
+                let mut got = std::pin::pin!(inner.sessions.open(&of, &asked, by, &scope));
+                tokio::select! {
+                    got = &mut got => got,
+                    () = inner.closing.cancelled() => {
+                        scope.cancel();
+                        got.await
+                    }
+                }
+            };
+            let _released = scope.close().await;
+            // Who asked may be gone; the session is there.
+            let _ = answer.send(got);
+        });
+        let got = answered.await.map_err(|_| NotMade::Closing)??;
+        self.inner().hub.publish(&Notice::Session { key: key.clone(), reason: "create" });
+        Ok((key, got))
+    }
+
+    /// One session with what its next run works with.
+    ///
+    /// # Errors
+    /// The store's error.
+    ///
+    /// # Cancel safety
+    /// Safe: it only reads.
+    pub async fn session_view(&self, key: &SessionKey) -> Result<Option<SessionView>, StoreError> {
+        let Some(stored) = self.inner().store.session(key.clone()).await? else { return Ok(None) };
+        let (config, config_problem) = match self.inner().sessions.config_of(&stored) {
+            Ok(config) => (Some(config), None),
+            Err(why) => (None, Some(why.to_string())),
+        };
+        Ok(Some(SessionView { row: self.session_row(stored), config, config_problem }))
+    }
+
     /// Stops the session's runs, then empties its history; the old turns stay under a boundary. False if there is none.
     ///
     /// # Errors
@@ -49,6 +102,8 @@ impl Engine {
         let deleted = loop {
             let mut over = self.stop_own(caller, key, ask).await?;
             over.extend(orphans);
+            // What it has is given back before what it was is gone.
+            self.inner().sessions.end(key).await;
             match self.inner().store.delete_session(key.clone(), over).await? {
                 Deleted::Yes => break true,
                 Deleted::Unknown => break false,

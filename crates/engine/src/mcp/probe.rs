@@ -37,7 +37,7 @@ pub async fn probe(mcp: &Mcp, server: &str, workdir: &Path) -> Health {
         return broken("it is not configured".to_owned());
     };
     let (servers, tools) = (None, vec!["*".to_owned()]);
-    let visitor = Visitor { run, session, workdir: workdir.to_path_buf(), servers, tools };
+    let visitor = Visitor { run, session, workdir: workdir.to_path_buf(), servers, endpoint: None, tools };
     let claim = match mcp.0.acquire(server, &visitor) {
         Ok(claim) => claim,
         Err(why) => return broken(why),

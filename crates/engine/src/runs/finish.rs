@@ -15,7 +15,8 @@ use tokio::time::Instant;
 use super::Runs;
 use crate::agent::{Agent, Job, Reins};
 use crate::cell::{Acceptance, Cell, Progress};
-use crate::scope::{Cancelled, Held, Point};
+use crate::mcp::Endpoint;
+use crate::scope::{Cancelled, Held};
 use crate::store::StoreError;
 
 /// A run's place among those that work at the same time.
@@ -27,13 +28,24 @@ pub struct Place {
     pub permit: OwnedSemaphorePermit,
 }
 
-/// Who works for a run.
-#[derive(Clone, Copy)]
-pub struct Hands<'a> {
-    /// The agent that runs.
-    pub agent: &'a Agent,
-    /// What it tells and asks.
-    pub reins: &'a dyn Reins,
+/// What a run works with.
+#[derive(Debug)]
+pub struct Outfit {
+    /// The agent that runs, as its session has it.
+    pub agent: Arc<Agent>,
+    /// The session's own MCP endpoint.
+    pub endpoint: Option<Endpoint>,
+    /// The sealed turns that it continues on.
+    pub history: Vec<Arc<Turn>>,
+}
+
+/// Why a run has nothing to work with: it fails.
+#[derive(Debug)]
+pub struct Unfit {
+    /// A stable word.
+    pub code: &'static str,
+    /// What happened, for people.
+    pub message: String,
 }
 
 impl Place {
@@ -49,12 +61,12 @@ impl Runs {
     ///
     /// # Cancel safety
     /// Not to be dropped: it is the finaliser, spawned on the engine's tracker.
-    pub async fn see_through<H>(&self, cell: &Arc<Cell>, hands: Hands<'_>, place: Option<Place>, history: H)
+    pub async fn see_through<O>(&self, cell: &Arc<Cell>, reins: &dyn Reins, place: Option<Place>, outfit: O)
     where
-        H: Future<Output = Result<Vec<Arc<Turn>>, StoreError>>,
+        O: Future<Output = Result<Result<Outfit, Unfit>, Cancelled>>,
     {
         let release = async {
-            let outcome = self.work(cell, hands, history).await;
+            let outcome = self.work(cell, reins, outfit).await;
             if let Some(place) = place {
                 place.give_back();
             }
@@ -83,18 +95,21 @@ impl Runs {
         }
     }
 
-    async fn work<H>(&self, cell: &Arc<Cell>, hands: Hands<'_>, history: H) -> Outcome
+    async fn work<O>(&self, cell: &Arc<Cell>, reins: &dyn Reins, outfit: O) -> Outcome
     where
-        H: Future<Output = Result<Vec<Arc<Turn>>, StoreError>>,
+        O: Future<Output = Result<Result<Outfit, Unfit>, Cancelled>>,
     {
-        let Hands { agent, reins } = hands;
         let work = async {
-            let history = match cell.scope.race(Point::LoadHistory, history).await? {
-                Ok(history) => history,
-                Err(error) => return Ok(Outcome::Failed { code: "store".to_owned(), message: error.to_string() }),
+            // waits: each of its waits is raced by the session.
+            let Outfit { agent, endpoint, history } = match outfit.await? {
+                Ok(outfit) => outfit,
+                Err(Unfit { code, message }) => return Ok(Outcome::Failed { code: code.to_owned(), message }),
             };
+            // waits: raced in the hooks.
+            self.ask_start(cell).await?;
+            let agent = &*agent;
             let (run, workshop, scope, pen) = (cell.id(), &**self.workshop(), &cell.scope, cell.pen());
-            let visit = workshop.mcp.visit(agent.visitor(run, &cell.run.session));
+            let visit = workshop.mcp.visit(agent.visitor(run, &cell.run.session, endpoint));
             let delegation = workshop.society.delegation();
             Job { run, agent, workshop, history: &history, delegation, visit, scope, pen, reins }.work().await
         };

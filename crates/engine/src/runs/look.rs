@@ -1,6 +1,6 @@
 //! Looking: which runs there are, whose and how far.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use quell_kernel::RunState;
@@ -54,6 +54,18 @@ impl Runs {
     #[must_use]
     pub fn agent(&self, agent: &AgentId) -> (ComputeStatus, Vec<RunId>) {
         agent_state(&self.lock().registry, agent)
+    }
+
+    /// Sessions that have a run that is not over.
+    #[must_use]
+    pub fn sessions(&self) -> HashSet<SessionKey> {
+        self.lock().registry.sessions().cloned().collect()
+    }
+
+    /// Sessions that have a turn that the database refused and is to take yet.
+    #[must_use]
+    pub fn unrecorded_sessions(&self) -> HashSet<SessionKey> {
+        self.lock().refused.iter().map(|cell| cell.run.session.clone()).collect()
     }
 
     /// Sessions that have a run waiting.

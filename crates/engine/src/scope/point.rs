@@ -6,6 +6,10 @@ use std::sync::Arc;
 /// A place in the work of a run where a stop can arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Point {
+    /// The session is being made, or somebody else who makes it or cleans it up is waited for.
+    Session,
+    /// A lifecycle hook is at work, and what it says is waited for.
+    Hook,
     /// Loading the session's history.
     LoadHistory,
     /// Before a step.
@@ -53,6 +57,8 @@ pub enum Point {
 impl Point {
     /// All of them; the sweep fails when one is never reached.
     pub const ALL: &'static [Self] = &[
+        Self::Session,
+        Self::Hook,
         Self::LoadHistory,
         Self::BeforeStep,
         Self::Compaction,

@@ -8,7 +8,7 @@ use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 
 use super::vault::Vault;
-use crate::agent::{Agent, AgentConfig};
+use crate::agent::AgentConfig;
 use crate::llm::OwnAccess;
 use crate::store::{SessionSetup, StoreError, StoredSession};
 
@@ -57,9 +57,8 @@ impl Own {
     /// # Errors
     /// Why it cannot be read.
     pub(super) fn stored(session: &StoredSession, vault: &Vault) -> Result<Option<Self>, StoreError> {
-        let unreadable = |problem: String| {
-            StoreError::Corrupt(format!("the configuration of session {}: {problem}", session.key))
-        };
+        let unreadable =
+            |problem: String| StoreError::Corrupt(format!("the configuration of session {}: {problem}", session.key));
         let Some(config) = &session.config else { return Ok(None) };
         let own: SessionRequest = serde_json::from_str(config).map_err(|error| unreadable(error.to_string()))?;
         let keys = match &session.secrets {
@@ -108,6 +107,12 @@ impl Own {
     /// Its own MCP endpoint with the key for it.
     pub(super) fn endpoint(&self) -> Option<(&str, Option<SecretString>)> {
         Some((self.0.mcp_url.as_deref()?, self.0.mcp_api_key.as_ref().map(secret)))
+    }
+
+    /// True when both call the same provider with the same key.
+    pub(super) fn calls_as(&self, other: &Self) -> bool {
+        let of = |own: &Self| (own.0.provider.clone(), own.0.base_url.clone(), own.0.api_key.clone());
+        of(self) == of(other)
     }
 
     /// True when both reach the same MCP servers with the same keys.
@@ -169,8 +174,13 @@ impl fmt::Debug for Own {
     }
 }
 
-/// What a session works with, and who says it. `agent` is what it works with, `base` the agent without it.
-pub(super) fn shown(own: Option<&Own>, agent: &Agent, base: &Agent, idle_s: u64) -> SessionConfig {
+/// What a session works with, and who says it. `agent` is what it works with, `base` the agent's configuration without it.
+pub(super) fn shown(
+    own: Option<&Own>,
+    (agent, config): (&AgentId, &AgentConfig),
+    base: &AgentConfig,
+    idle_s: u64,
+) -> SessionConfig {
     let said = own.map(|Own(own)| own);
     let hidden = |secret: Option<&Secret>| secret.map(|_| "***".to_owned());
     let source = |by_session: bool, by_agent: bool| match (by_session, by_agent) {
@@ -178,38 +188,34 @@ pub(super) fn shown(own: Option<&Own>, agent: &Agent, base: &Agent, idle_s: u64)
         (false, true) => SettingSource::Agent,
         (false, false) => SettingSource::Default,
     };
-    let config = &agent.config;
     let provider = config.model.split_once('/').map_or("", |(provider, _)| provider);
     SessionConfig {
         user_id: said.map(|own| own.user_id.clone()),
         chat_id: said.map(|own| own.chat_id.clone()),
         provider: provider.to_owned(),
-        agent: agent.id.clone(),
+        agent: agent.clone(),
         model: setting(config.model.clone(), source(said.is_some_and(|own| own.model.is_some()), true)),
         api_key: hidden(said.and_then(|own| own.api_key.as_ref())),
         base_url: said.and_then(|own| own.base_url.clone()),
         temperature: config.temperature.map(|value| {
             let by_session = said.is_some_and(|own| own.temperature.is_some());
-            setting(value, source(by_session, base.config.temperature.is_some()))
+            setting(value, source(by_session, base.temperature.is_some()))
         }),
         max_tokens: config.max_tokens.map(|value| {
             let by_session = said.is_some_and(|own| own.max_tokens.is_some());
-            setting(value, source(by_session, base.config.max_tokens.is_some()))
+            setting(value, source(by_session, base.max_tokens.is_some()))
         }),
         language: config.language.clone().map(|value| {
             let by_session = said.is_some_and(|own| own.language.is_some());
-            setting(value, source(by_session, base.config.language.is_some()))
+            setting(value, source(by_session, base.language.is_some()))
         }),
         instruction: setting(
             config.prompt.clone(),
-            source(
-                said.is_some_and(|own| own.instruction.is_some()),
-                base.config.prompt != AgentConfig::default().prompt,
-            ),
+            source(said.is_some_and(|own| own.instruction.is_some()), base.prompt != AgentConfig::default().prompt),
         ),
         mcp_servers: config.mcp.clone().map(|value| {
             let by_session = said.is_some_and(|own| own.mcp_servers.is_some());
-            setting(value, source(by_session, base.config.mcp.is_some()))
+            setting(value, source(by_session, base.mcp.is_some()))
         }),
         mcp_url: said.and_then(|own| own.mcp_url.clone()),
         mcp_api_key: hidden(said.and_then(|own| own.mcp_api_key.as_ref())),

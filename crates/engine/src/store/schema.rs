@@ -18,6 +18,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0001_runs_turns_tokens.sql"),
     include_str!("migrations/0002_journal_boot.sql"),
     include_str!("migrations/0003_sessions.sql"),
+    include_str!("migrations/0004_hook_outbox.sql"),
 ];
 
 /// How long a statement waits for a lock of another program, such as a backup, before it fails.

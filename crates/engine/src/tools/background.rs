@@ -225,6 +225,14 @@ impl Background {
         self.table().processes.values().any(|process| process.owner.session == *session && process.is_alive())
     }
 
+    /// Sessions of which a command lives.
+    #[must_use]
+    pub fn sessions(&self) -> Vec<SessionKey> {
+        let table = self.table();
+        let alive = table.processes.values().filter(|process| process.is_alive());
+        alive.map(|process| process.owner.session.clone()).chain(table.starting.values().cloned()).collect()
+    }
+
     /// How many live.
     #[must_use]
     pub fn alive(&self) -> usize {

@@ -261,6 +261,12 @@ impl<B: Clone> Book<B> {
         !self.leaving.is_empty()
     }
 
+    /// True while a session of this key is being cleaned up.
+    #[must_use]
+    pub fn is_leaving_key(&self, key: &SessionKey) -> bool {
+        self.leaving.contains_key(key)
+    }
+
     fn insert(&mut self, key: &SessionKey) -> Birth {
         let birth = next(&mut self.births);
         let entry = Entry { life: Life::Uninitialised, body: None, maker: Some(birth), doomed: false };

@@ -45,6 +45,9 @@ pub(super) fn problems(config: &Config) -> Vec<Problem> {
             wrong(key, "0 would let nothing through; leave the key out for the default".to_owned());
         }
     }
+    if let Err(bad) = config.hooks.check() {
+        wrong(&format!("hooks.{}", bad.key), bad.problem);
+    }
     for (name, server) in &config.mcp {
         let key = |key: &str| if key.is_empty() { format!("mcp.{name}") } else { format!("mcp.{name}.{key}") };
         if let Err(bad) = server.check(name) {

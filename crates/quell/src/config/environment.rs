@@ -46,6 +46,14 @@ pub(super) fn fill(config: &mut Config) -> anyhow::Result<()> {
     for server in config.mcp.values_mut() {
         server.api_key = server.api_key_env.as_deref().and_then(text).map(Into::into);
     }
+    let hooks = &mut config.hooks;
+    if let Some(variable) = &hooks.secret_env {
+        hooks.secret = text(variable).map(Into::into);
+    } else if let Some(file) = &hooks.secret_file {
+        let secret = std::fs::read_to_string(file)
+            .with_context(|| format!("secret_file of [hooks], {}, cannot be read", file.display()))?;
+        hooks.secret = Some(secret.trim().to_owned()).filter(|secret| !secret.is_empty()).map(Into::into);
+    }
     if config.agents.is_empty() {
         let Ok(main) = AgentId::parse("main") else { bail!("the agent id main is refused") };
         // A provider alone does not say which of its models is meant; the doctor says so when it lists them.

@@ -24,7 +24,7 @@ fn hint(message: &str) -> Option<String> {
 }
 
 /// Sections of the documented configuration that this version does not have.
-const LATER: [&str; 3] = ["hooks", "routing", "channels"];
+const LATER: [&str; 2] = ["routing", "channels"];
 
 /// A problem with the value of a dotted key.
 pub(super) fn of_key(path: &Path, text: &str, key: &str, problem: &str) -> String {

@@ -69,7 +69,6 @@ fn a_default_that_another_key_makes_impossible_is_blamed_on_its_section() {
 }
 
 #[rstest]
-#[case("hooks")]
 #[case("routing")]
 #[case("channels")]
 fn sections_of_later_versions_are_called_that(#[case] section: &str) {

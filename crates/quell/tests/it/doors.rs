@@ -8,6 +8,8 @@ use std::time::Duration;
 use axum::serve::ListenerExt;
 use quell_engine::agent::{AgentConfig, Limits};
 use quell_engine::dispatch::EngineConfig;
+use quell_engine::dispatch::SessionSettings;
+use quell_engine::hooks::HookSettings;
 use quell_engine::llm::{ProviderConfig, ProviderKind};
 use quell_engine::proc::{WardenExe, base_environment};
 use quell_engine::scope::Probe;
@@ -176,10 +178,12 @@ fn plan(model: &ScriptedModel, data_dir: PathBuf) -> Plan {
         stop: StopTimes::default(),
         expiry: ExpiryLimits::default(),
         limits: Limits::default(),
-        session_idle: Duration::from_secs(1800),
+        sessions: SessionSettings::default(),
         agents,
         providers: BTreeMap::from([("scripted".to_owned(), provider)]),
         mcp: BTreeMap::new(),
+        hooks: HookSettings::default(),
+        lifecycle: Vec::new(),
         tools: ToolSettings::default(),
         environment: Vec::new(),
         // Runs of most of these tests start no processes.

@@ -8,7 +8,10 @@ use std::time::Duration;
 
 use quell_engine::agent::{AgentConfig, Limits};
 use quell_engine::cell::Progress;
-use quell_engine::dispatch::{Caller, Notice, Stop, StopText, Submission, SubmitError, Submitted, Subscription};
+use quell_engine::dispatch::{
+    Caller, Notice, SessionSettings, Stop, StopText, Submission, SubmitError, Submitted, Subscription,
+};
+use quell_engine::hooks::HookSettings;
 use quell_engine::llm::{ProviderConfig, ProviderKind};
 use quell_engine::proc::{WardenExe, base_environment};
 use quell_engine::scope::{Point, Probe};
@@ -449,10 +452,12 @@ pub(crate) fn config(data: &Path, base_url: &str, probe: Probe) -> EngineConfig 
         stop: StopTimes::default(),
         expiry: ExpiryLimits::default(),
         limits: Limits::default(),
-        session_idle: Duration::from_secs(1800),
+        sessions: SessionSettings::default(),
         agents: BTreeMap::from([(agent("main"), model)]),
         providers: BTreeMap::from([("scripted".to_owned(), provider(base_url))]),
         mcp: BTreeMap::new(),
+        hooks: HookSettings::default(),
+        lifecycle: Vec::new(),
         tools: ToolSettings {
             fetch: FetchSettings { allow_private: true, ..FetchSettings::default() },
             ..ToolSettings::default()

@@ -8,6 +8,7 @@ use quell_protocol::api::{
 };
 use quell_protocol::approval::{ApprovalAnswer, ApprovalRow};
 use quell_protocol::background::{ProcessRow, ProcessView};
+use quell_protocol::session::{SessionAnswer, SessionRequest, SessionView};
 use quell_protocol::{ErrorCode, Problem, RunEvent};
 use serde_json::{Map, Value, json};
 use utoipa::OpenApi;
@@ -58,7 +59,22 @@ const ROUTES: &[Row] = &[
         &[(200, "AgentAbortAnswer", "what was aborted"), (400, "Problem", "no id"), (404, "Problem", "unknown")],
     ),
     get("/api/sessions", "Sessions, the last used first", &[(200, "[SessionRow]", "sessions")]),
-    get("/api/sessions/{key}", "One session", &[(200, "SessionRow", "the session"), (404, "Problem", "unknown")]),
+    post(
+        "/api/sessions",
+        "Get or create the session of a user's chat with a provider",
+        "SessionRequest",
+        &[
+            (201, "SessionAnswer", "made"),
+            (200, "SessionAnswer", "it was there, and is configured so from now on"),
+            (403, "Problem", "a hook refused it"),
+            (422, "Problem", "it cannot be made as it is configured"),
+        ],
+    ),
+    get(
+        "/api/sessions/{key}",
+        "One session with the configuration in force; keys are masked",
+        &[(200, "SessionView", "the session"), (404, "Problem", "unknown")],
+    ),
     delete("/api/sessions/{key}", "Stop and delete a session", &[(204, "", "deleted"), (404, "Problem", "unknown")]),
     get(
         "/api/sessions/{key}/history",
@@ -167,7 +183,10 @@ const ROUTES: &[Row] = &[
     RunView,
     SendAnswer,
     SendRequest,
+    SessionAnswer,
+    SessionRequest,
     SessionRow,
+    SessionView,
     StopAllAnswer,
     StopAllRequest,
     StopAnswer,

@@ -1,15 +1,16 @@
-//! Sessions: list, look, history, reset, delete.
+//! Sessions: get or create, list, look, history, reset, delete.
 
 use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
-use quell_engine::dispatch::SessionError;
+use quell_engine::dispatch::{Got, NotMade, SessionError};
 use quell_engine::store::SessionFilter;
 use quell_protocol::api::{HistoryMessage, List, SessionRow};
+use quell_protocol::session::{SessionAnswer, SessionRequest, SessionView};
 use quell_protocol::{ErrorCode, SessionKey};
 use serde::Deserialize;
 
-use super::body::{Asked, Optional};
+use super::body::{Asked, Body, Optional};
 use super::runs::{PAGE, PAGE_MOST};
 use super::stop::ask;
 use super::{Refused, Visitor, refuse};
@@ -20,6 +21,15 @@ impl From<SessionError> for Refused {
         match error {
             SessionError::SomebodyElses(_) => refuse(ErrorCode::Forbidden, error.to_string()),
             SessionError::Store(error) => error.into(),
+        }
+    }
+}
+
+impl From<NotMade> for Refused {
+    fn from(error: NotMade) -> Self {
+        match error {
+            NotMade::Store(error) => error.into(),
+            error => refuse(error.code(), error.to_string()),
         }
     }
 }
@@ -46,9 +56,26 @@ pub(super) async fn show(
     State(door): State<Door>,
     _visitor: Visitor,
     Path(key): Path<String>,
-) -> Result<Json<SessionRow>, Refused> {
+) -> Result<Json<SessionView>, Refused> {
     let key = SessionKey::parse(key)?;
-    door.engine().session(&key).await?.map(Json).ok_or_else(|| no_session(&key))
+    door.engine().session_view(&key).await?.map(Json).ok_or_else(|| no_session(&key))
+}
+
+pub(super) async fn open(
+    State(door): State<Door>,
+    visitor: Visitor,
+    Body(request): Body<SessionRequest>,
+) -> Result<(StatusCode, Json<SessionAnswer>), Refused> {
+    let caller = visitor.writer()?;
+    // The rule of keys is the request's own fault; what a session cannot be made of is another.
+    request.key()?;
+    let (key, got) = door.engine().open_session(caller, request).await?;
+    let state = door.engine().session(&key).await?.map_or_else(String::new, |row| row.state);
+    let status = match got {
+        Got::Created => StatusCode::CREATED,
+        Got::Known => StatusCode::OK,
+    };
+    Ok((status, Json(SessionAnswer { key, state, created: got == Got::Created })))
 }
 
 #[derive(Debug, Default, Deserialize)]

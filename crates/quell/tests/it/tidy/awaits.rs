@@ -10,7 +10,7 @@ use super::places::is_scaffold;
 use super::source::{Source, Token};
 
 /// Modules of the engine in which runs work.
-const HOMES: &[&str] = &["agent", "tools", "llm", "mcp", "memory"];
+const HOMES: &[&str] = &["agent", "tools", "llm", "mcp", "memory", "hooks"];
 
 /// Compiled for tests only, by an attribute in the file above.
 const TEST_FILES: &[&str] = &["crates/engine/src/llm/fake.rs"];

@@ -16,6 +16,7 @@ const RANKS: &[(&str, u8)] = &[
     ("access", 2),
     ("tools", 2),
     ("mcp", 2),
+    ("hooks", 2),
     ("memory", 2),
     ("agent", 3),
     ("runs", 4),

@@ -1,0 +1,199 @@
+//! A hook that is a URL: the event as a signed POST. A redirect is no answer, and the daemon's own machine is reached without a
+//! proxy.
+
+use std::time::Duration;
+
+use quell_kernel::retry::RetryPolicy;
+use quell_protocol::ResourceKind;
+use reqwest::header::RETRY_AFTER;
+use reqwest::{Client, Response, StatusCode};
+use ring::hmac;
+use secrecy::{ExposeSecret, SecretString};
+use serde::Deserialize;
+use tokio::time::{Instant, sleep, timeout};
+use url::Url;
+
+use super::command::first_line;
+use super::config::shown_url;
+use super::{Errand, Failure, Inner};
+use crate::llm;
+use crate::scope::Scope;
+
+/// The longest wait for a connection; a machine that is there answers sooner.
+const CONNECT: Duration = Duration::from_secs(5);
+/// Of an answer's body this much is read for its reason.
+const BODY: usize = 16 * 1024;
+/// Between two tries while somebody waits.
+const AGAIN: RetryPolicy =
+    RetryPolicy { max_retries: u32::MAX, base: Duration::from_millis(100), cap: Duration::from_secs(1) };
+
+/// Signs what is sent.
+pub(super) struct Signer(hmac::Key);
+
+/// Where webhooks go.
+pub(super) struct Receiver {
+    pub(super) url: Url,
+    client: Client,
+}
+
+/// One webhook.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Letter<'a> {
+    pub(super) event: &'a str,
+    pub(super) id: &'a str,
+    pub(super) body: &'a str,
+}
+
+/// What a receiver answered.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// 2xx.
+    Taken,
+    /// Anything else.
+    Refused {
+        status: StatusCode,
+        /// Its words, where it sent `{"reason": ...}`.
+        reason: Option<String>,
+        /// When it wants to be asked again.
+        retry_after: Option<Duration>,
+    },
+    /// Nothing that can be read.
+    None(String),
+}
+
+impl Signer {
+    pub(super) fn new(secret: &SecretString) -> Self {
+        Self(hmac::Key::new(hmac::HMAC_SHA256, secret.expose_secret().as_bytes()))
+    }
+
+    /// `v1=` and the HMAC-SHA256 of the timestamp, a dot, and the body, hexadecimal.
+    fn sign(&self, timestamp: &str, body: &str) -> String {
+        let mut signing = hmac::Context::with_key(&self.0);
+        for part in [timestamp, ".", body] {
+            signing.update(part.as_bytes());
+        }
+        signing.sign().as_ref().iter().fold("v1=".to_owned(), |text, byte| text + &format!("{byte:02x}"))
+    }
+}
+
+impl Receiver {
+    pub(super) fn new(url: Url, limit: Duration) -> Result<Self, String> {
+        let client = llm::http_client(&url, limit.min(CONNECT))?;
+        Ok(Self { url, client })
+    }
+}
+
+/// Sends a webhook once, and waits at most `limit` for its answer.
+///
+/// # Cancel safety
+/// Safe: dropping it closes the connection; whether the receiver took it is not known then.
+pub(super) async fn post(hooks: &Inner, receiver: &Receiver, letter: Letter<'_>, limit: Duration) -> Answer {
+    let timestamp = hooks.clock.unix(hooks.clock.now()).to_string();
+    let mut request = receiver
+        .client
+        .post(receiver.url.clone())
+        .header("content-type", "application/json")
+        .header("quell-event", letter.event)
+        .header("quell-delivery", letter.id)
+        .header("quell-timestamp", &timestamp);
+    if let Some(signer) = &hooks.signer {
+        request = request.header("quell-signature", signer.sign(&timestamp, letter.body));
+    }
+    let exchange = async {
+        // waits: within the limit below; whoever calls this for a run races it against the run's scope.
+        match request.body(letter.body.to_owned()).send().await {
+            Ok(response) => read(response).await,
+            Err(error) => Answer::None(words_of(error)),
+        }
+    };
+    // waits: as above.
+    let answer = timeout(limit, exchange).await;
+    answer.unwrap_or_else(|_| Answer::None(format!("no answer within {} ms", limit.as_millis())))
+}
+
+async fn read(mut response: Response) -> Answer {
+    let status = response.status();
+    if status.is_success() {
+        return Answer::Taken;
+    }
+    let seconds = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse().ok());
+    let mut body = Vec::new();
+    // waits: within the limit of `post`. A body that breaks off has no reason in it.
+    while let Ok(Some(chunk)) = response.chunk().await {
+        body.extend_from_slice(&chunk);
+        if body.len() > BODY {
+            break;
+        }
+    }
+    let refusal: Option<Refusal> = serde_json::from_slice(&body).ok();
+    let reason = refusal.and_then(|refusal| first_line(&refusal.reason));
+    Answer::Refused { status, reason, retry_after: seconds.map(Duration::from_secs) }
+}
+
+#[derive(Deserialize)]
+struct Refusal {
+    reason: String,
+}
+
+/// Asks whether a session may be made. Tried again while there is time when nobody answers or the receiver is in trouble.
+///
+/// # Cancel safety
+/// Safe: dropping it closes the connection.
+pub(super) async fn ask(hooks: &Inner, receiver: &Receiver, errand: &Errand, scope: &Scope) -> Result<(), Failure> {
+    let held = scope.hold(ResourceKind::HttpRequest, shown_url(&receiver.url));
+    let until = Instant::now() + hooks.limit;
+    let letter = Letter { event: errand.body.event.word(), id: &errand.body.id, body: &errand.json };
+    for attempt in 1.. {
+        // waits: within the limit of all; `Hooks::ask` races it against the scope.
+        let answer = post(hooks, receiver, letter, until - Instant::now()).await;
+        let (failure, retry_after) = match answer {
+            Answer::Taken => {
+                held.release("finished");
+                return Ok(());
+            }
+            Answer::Refused { status, reason, .. } if status.is_client_error() => {
+                held.release("finished");
+                return Err(Failure { said: reason, how: format!("its receiver answered {status}") });
+            }
+            Answer::Refused { status, retry_after, .. } if status.is_server_error() => {
+                (format!("its receiver answered {status}"), retry_after)
+            }
+            Answer::Refused { status, .. } => {
+                held.release("finished");
+                return Err(Failure { said: None, how: format!("its receiver answered {status}, which is no answer") });
+            }
+            Answer::None(how) => (how, None),
+        };
+        let wait = AGAIN.delay(attempt, retry_after).unwrap_or_default();
+        if Instant::now() + wait >= until {
+            held.release("failed");
+            return Err(Failure { said: None, how: failure });
+        }
+        // waits: within the limit; the same.
+        sleep(wait).await;
+    }
+    unreachable!("the numbers do not end")
+}
+
+/// The cause of a failed exchange, without the URL: that may hold a token of its receiver's.
+fn words_of(error: reqwest::Error) -> String {
+    let error = error.without_url();
+    let mut cause: &dyn std::error::Error = &error;
+    while let Some(deeper) = cause.source() {
+        cause = deeper;
+    }
+    format!("its receiver cannot be reached: {cause}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The value was made with `printf '1700000000.{"a":1}' | openssl dgst -sha256 -hmac 'a secret'`.
+    #[test]
+    fn a_signature_is_what_other_programs_make_of_the_same_secret() {
+        let signer = Signer::new(&"a secret".to_owned().into());
+        let expected = "v1=b4c5d5c08194254de18b80695176335ee482a5907fb5e68f7bd993b1b00b018d";
+        assert_eq!(signer.sign("1700000000", r#"{"a":1}"#), expected);
+    }
+}

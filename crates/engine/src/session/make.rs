@@ -1,0 +1,191 @@
+//! Making a session, stage by stage (row C4): what it says itself, its MCP endpoint, its agent with the model client, a hook's
+//! consent, the stages of the program around the engine, and, for one that is asked for, its place in the database. Whatever
+//! fails, what there is by then is taken back in the reverse order.
+
+use std::sync::Arc;
+
+use quell_protocol::hook::{HookEvent, SessionFacts};
+use quell_protocol::{AgentId, SessionKey};
+
+use super::Sessions;
+use super::body::{Begun, Body};
+use super::enter::{Claim, Got, NotMade, Purpose};
+use super::own::Own;
+use crate::agent::Agent;
+use crate::hooks::begin_stage;
+use crate::mcp::Endpoint;
+use crate::scope::{Cancelled, Point};
+use crate::store::SetUp;
+
+/// What came of it.
+type Made = Result<Result<(Arc<Body>, Got), NotMade>, Cancelled>;
+
+impl Sessions {
+    /// Makes a session, of what the database knows of it and of what is asked for now.
+    pub(super) async fn make(&self, mut claim: Claim<'_>, purpose: &Purpose<'_>) -> Made {
+        // waits: each stage is raced in there.
+        let staged = self.stages(&mut claim, purpose).await?;
+        let (body, got) = match staged {
+            Ok(staged) => staged,
+            Err(why) => {
+                tracing::info!(session = %claim.key, %why, "session not made");
+                claim.failed(&why);
+                return Ok(Err(why));
+            }
+        };
+        let (key, agent) = (claim.key, body.facts.agent.clone());
+        if !claim.made(Arc::clone(&body)) {
+            return Ok(Err(NotMade::Configuration("it was deleted while it was made; ask again".to_owned())));
+        }
+        let revived = body.facts.revived == Some(true);
+        tracing::info!(session = %key, %agent, revived, "session created");
+        if purpose.run.is_some() {
+            self.book().lives.touch(key, self.0.runs.clock().now());
+            let activated = purpose.happening(HookEvent::Activate, &body);
+            // waits: raced in the hooks, which never refuse this.
+            let _ = self.hooks().ask(activated, purpose.scope).await?;
+        }
+        Ok(Ok((body, got)))
+    }
+
+    async fn stages(&self, claim: &mut Claim<'_>, purpose: &Purpose<'_>) -> Made {
+        let (key, scope, asked) = (claim.key, purpose.scope, purpose.asked);
+        let stored = match scope.race(Point::Session, self.0.runs.store().session(key.clone())).await? {
+            Ok(stored) => stored,
+            Err(error) => return Ok(Err(error.into())),
+        };
+        let before = match stored.as_ref().map(|stored| Own::stored(stored, &self.0.vault)).transpose() {
+            Ok(before) => before.flatten(),
+            Err(error) => return Ok(Err(NotMade::Configuration(error.to_string()))),
+        };
+        let own = match asked {
+            Some(asked) => Some(Own::given(asked, before.as_ref())),
+            None => before,
+        };
+        // A session that a first message makes is stored before its run starts; it has no turn yet.
+        let is_known = stored.as_ref().is_some_and(|stored| asked.is_some() || stored.turns > 0);
+        // A run names its agent itself.
+        let named = asked.and(own.as_ref().and_then(Own::agent).or(stored.as_ref().map(|stored| &stored.agent)));
+        let agent = named.unwrap_or(purpose.agent).clone();
+        let body = match self.set_up(key, own, &agent, is_known) {
+            Ok(body) => Arc::new(body),
+            Err(problem) => return Ok(Err(NotMade::Configuration(problem))),
+        };
+        claim.body = Some(Arc::clone(&body));
+        // waits: raced in the hooks.
+        if let Err(veto) = self.hooks().ask(purpose.happening(HookEvent::Create, &body), scope).await? {
+            return Ok(Err(NotMade::Refused(veto.reason)));
+        }
+        for stage in self.hooks().stages() {
+            let begin = begin_stage(stage.as_ref(), &body.facts, self.hooks().limit());
+            match scope.race(Point::Session, begin).await? {
+                Ok(undo) => body.add_stage(Begun { name: stage.name().to_owned(), undo }),
+                Err(error) => return Ok(Err(NotMade::Configuration(error.to_string()))),
+            }
+        }
+        let got = match asked {
+            None => Got::Known,
+            // waits: for the database, in a task that no stop ends: what is asked for is stored or refused.
+            Some(_) => match self.keep(&body).await {
+                Ok(got) => got,
+                Err(why) => return Ok(Err(why)),
+            },
+        };
+        Ok(Ok((body, got)))
+    }
+
+    /// Changes a live session to what is asked for. A run that is at work there goes on with what it has.
+    pub(super) async fn change(&self, claim: Claim<'_>, before: &Arc<Body>, purpose: &Purpose<'_>) -> Made {
+        let Some(own) = purpose.asked.map(|asked| Own::given(asked, before.own.as_ref())) else {
+            return Ok(Ok((Arc::clone(before), Got::Known)));
+        };
+        let agent = own.agent().unwrap_or(before.set_up_for()).clone();
+        let changed = self.ready(Some(&own), &agent).map(|(endpoint, _)| {
+            let facts = facts(claim.key, Some(&own), &agent, true);
+            Arc::new(before.changed(facts, own, endpoint))
+        });
+        let body = match changed {
+            Ok(body) => body,
+            Err(problem) => {
+                claim.failed_alone();
+                return Ok(Err(NotMade::Configuration(problem)));
+            }
+        };
+        // waits: for the database, in a task that no stop ends.
+        if let Err(why) = self.keep(&body).await {
+            claim.failed_alone();
+            return Ok(Err(why));
+        }
+        let reaches_as_before = matches!((&before.own, &body.own), (Some(old), Some(new)) if old.reaches_as(new));
+        let key = claim.key;
+        if !claim.changed(Arc::clone(&body)) {
+            return Ok(Err(NotMade::Configuration("it was deleted while it was changed; ask again".to_owned())));
+        }
+        if !reaches_as_before {
+            // Each goes when its last call is over; the next run starts new ones.
+            self.0.runs.workshop().mcp.close_session(key);
+        }
+        tracing::info!(session = %key, "session configured anew");
+        let activated = purpose.happening(HookEvent::Activate, &body);
+        // waits: raced in the hooks, which never refuse this.
+        let _ = self.hooks().ask(activated, purpose.scope).await?;
+        Ok(Ok((body, Got::Known)))
+    }
+
+    /// What a session has that says this itself, once all of it is known to be good.
+    fn set_up(&self, key: &SessionKey, own: Option<Own>, agent: &AgentId, is_known: bool) -> Result<Body, String> {
+        let (endpoint, base) = self.ready(own.as_ref(), agent)?;
+        let facts = facts(key, own.as_ref(), agent, is_known);
+        let body = Body::new(facts, own, endpoint, self.idle_of(&base));
+        // Its instance of the agent, with its model client.
+        body.agent(&base, self.0.runs.workshop().society.materials())?;
+        Ok(body)
+    }
+
+    /// Checks what a session says itself: its endpoint, its agent, its model.
+    fn ready(&self, own: Option<&Own>, agent: &AgentId) -> Result<(Option<Endpoint>, Arc<Agent>), String> {
+        let workshop = self.0.runs.workshop();
+        let base = workshop.society.get(agent);
+        let base = base.ok_or_else(|| format!("there is no agent {agent:?}; `quell agents` lists them"))?;
+        let Some(own) = own else { return Ok((None, base)) };
+        let endpoint = own.endpoint().map(|(url, key)| workshop.mcp.endpoint(url, key));
+        let endpoint = endpoint.transpose().map_err(|bad| format!("mcpUrl: {}", bad.problem))?;
+        let config = own.over(&base.config)?;
+        let materials = workshop.society.materials();
+        if let Some(unknown) = config.mcp.iter().flatten().find(|name| !materials.servers.contains(*name)) {
+            return Err(format!("mcpServers names {unknown:?}, which is not configured; add [mcp.{unknown}]"));
+        }
+        let access = own.access();
+        if access.is_empty() {
+            materials.models.resolve(&config.model).map_err(|unknown| unknown.to_string())?;
+        } else {
+            materials.models.resolve_with(&config.model, &access).map_err(|bad| bad.to_string())?;
+        }
+        Ok((endpoint, base))
+    }
+
+    /// Stores what a session says itself.
+    async fn keep(&self, body: &Body) -> Result<Got, NotMade> {
+        let Some(own) = &body.own else { return Ok(Got::Known) };
+        let clock = self.0.runs.clock();
+        let setup = own.setup(body.key(), body.facts.agent.clone(), clock.rfc3339(clock.now()), &self.0.vault);
+        let setup = setup.map_err(NotMade::Configuration)?;
+        // waits: for the database, in a task that no stop ends: a write that is handed over is done.
+        Ok(match self.0.runs.store().set_up_session(setup).await? {
+            SetUp::New => Got::Created,
+            SetUp::Known => Got::Known,
+        })
+    }
+}
+
+fn facts(key: &SessionKey, own: Option<&Own>, agent: &AgentId, is_known: bool) -> SessionFacts {
+    let parts = own.map(Own::parts);
+    SessionFacts {
+        key: key.clone(),
+        agent: agent.clone(),
+        user_id: parts.map(|(user, _, _)| user.to_owned()),
+        chat_id: parts.map(|(_, chat, _)| chat.to_owned()),
+        provider: parts.map(|(_, _, provider)| provider.to_owned()),
+        revived: Some(is_known),
+    }
+}
