@@ -176,11 +176,7 @@ impl Hooks {
         let signer = match &settings.secret {
             Some(secret) => Some(Signer::new(secret)),
             None if lanes.is_empty() => None,
-            None => {
-                let problem = "the secret that webhooks are signed with is not there or empty".to_owned();
-                let key = if settings.secret_file.is_some() { "secret_file" } else { "secret_env" };
-                return Err(BadHook { key, problem });
-            }
+            None => return Err(settings.without_secret()),
         };
         Ok(Self(Arc::new(Inner {
             doers,

@@ -123,6 +123,22 @@ impl HookSettings {
             _ => Ok(()),
         }
     }
+
+    /// What is wrong when the secret is needed and not there.
+    pub(super) fn without_secret(&self) -> BadHook {
+        let what = "it holds the secret that webhooks are signed with";
+        match (&self.secret_env, &self.secret_file) {
+            (Some(name), _) => {
+                BadHook { key: "secret_env", problem: format!("the variable {name} is not set or empty; {what}") }
+            }
+            (None, Some(file)) => {
+                BadHook { key: "secret_file", problem: format!("the file {} is empty; {what}", file.display()) }
+            }
+            (None, None) => {
+                BadHook { key: "secret_env", problem: "names no variable; a URL needs a secret".to_owned() }
+            }
+        }
+    }
 }
 
 impl Targets {

@@ -17,6 +17,7 @@ mod crash;
 mod demo;
 mod doors;
 mod harness;
+mod hooks;
 mod http;
 mod matrix;
 mod mcp;

@@ -3,6 +3,7 @@
 
 mod cases;
 mod crash;
+mod hooked;
 mod proof;
 mod scene;
 mod servers;

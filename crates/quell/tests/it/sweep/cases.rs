@@ -81,6 +81,7 @@ pub(super) fn all() -> Vec<Case> {
     cases.extend(at_the_model());
     cases.extend(in_tools());
     cases.extend(super::servers::cases());
+    cases.push(super::hooked::case());
     cases.push(super::steered::case());
     cases.extend(at_the_end());
     cases.extend(points());
@@ -225,6 +226,8 @@ fn points() -> Vec<Case> {
     let nth = |point: &Point| match point {
         // Once when it is entered and once when its thread is at work.
         Point::Blocking | Point::ModelStream | Point::ProcessWait | Point::Compaction => vec![1, 2],
+        // The first process is its hook's.
+        Point::Process => vec![1, 2],
         // The second time is the other agent's.
         Point::BeforeStep | Point::ContextBuilt | Point::AfterModel => vec![1, 2, 3],
         Point::ModelSend | Point::AfterTool => vec![1, 2],

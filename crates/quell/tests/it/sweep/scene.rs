@@ -19,6 +19,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::cases::{Case, Moment};
+use super::hooked;
 use super::proof::{self, Proven};
 use super::servers;
 use super::strike::{Mode, Struck, strike, wait_and_leave};
@@ -61,6 +62,7 @@ impl Site {
             let mut asking = config.agents.get(&agent("main")).unwrap().clone();
             asking.approvals.insert("*".to_owned(), ApprovalPolicy::Ask);
             config.agents.insert(agent("asking"), asking);
+            config.hooks.on_run_start = hooked::COMMAND.into();
             config.mcp.extend(servers::servers(&mute));
             for (name, server) in [("starting", "mute"), ("reaching", "far")] {
                 let mut starting = config.agents.get(&agent("main")).unwrap().clone();
