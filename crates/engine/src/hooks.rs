@@ -200,6 +200,7 @@ impl Hooks {
     /// # Cancel safety
     /// Not to be dropped: what it had not started yet is not delivered.
     pub async fn start(&self) {
+        // waits: for the database, at the start of the daemon.
         outbox::start(self).await;
     }
 
@@ -249,6 +250,7 @@ impl Hooks {
                         webhook::ask(&self.0, &lane.receiver, &errand, scope).await
                     }
                     Doer::Url(lane) => {
+                        // waits: for the database, raced below.
                         outbox::put(&self.0, std::slice::from_ref(lane), &errand).await;
                         Ok(())
                     }
@@ -319,6 +321,7 @@ impl Hooks {
     /// # Cancel safety
     /// Safe: it waits for conditions; call it again.
     pub async fn closed(&self, gentle: Instant, force: Instant, give_up: Instant) -> Vec<(RunId, Leftover)> {
+        // waits: for hooks at the end of the daemon, until its deadlines.
         queue::closed(self, gentle, force, give_up).await
     }
 

@@ -148,7 +148,10 @@ impl FirstLines {
 
 /// The first line that says something, short enough and without control characters for an error and a log.
 pub(super) fn first_line(text: &str) -> Option<String> {
-    let plain = |line: &str| line.chars().filter(|c| !c.is_control()).take(REASON).collect::<String>();
+    let plain = |line: &str| {
+        let spaced = line.chars().map(|c| if c == '\t' { ' ' } else { c });
+        spaced.filter(|c| !c.is_control()).take(REASON).collect::<String>()
+    };
     text.lines().map(|line| plain(line.trim())).find(|line| !line.is_empty())
 }
 

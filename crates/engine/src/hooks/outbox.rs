@@ -152,7 +152,7 @@ async fn deliver(hooks: Hooks, lane: Arc<Lane>) {
             deliver_next(&hooks.0, &lane).await;
         }
     };
-    // waits: as above. A webhook that is dropped on its way stays in the database.
+    // waits: in the hooks' own task. A webhook that is dropped on its way stays in the database.
     tokio::select! {
         () = ended.cancelled() => lane.stand(Standing::Resting),
         () = all => {}
@@ -167,21 +167,21 @@ async fn deliver_next(hooks: &Inner, lane: &Lane) {
         Ok(Some(stored)) => stored,
         Ok(None) => {
             lane.rest(puts);
-            // waits: as above; the sender lives in the lane.
+            // waits: in the hooks' own task; the sender lives in the lane.
             let _ = lane.state.subscribe().wait_for(|state| state.standing == Standing::Working).await;
             return;
         }
         Err(error) => {
             tracing::warn!(to = shown, %error, "the webhooks that wait cannot be read");
             lane.stand(Standing::Waiting);
-            // waits: as above.
+            // waits: in the hooks' own task.
             sleep(DATABASE_AGAIN).await;
             return lane.stand(Standing::Working);
         }
     };
     let StoredDelivery { number, attempts, delivery } = stored;
     let letter = Letter { event: &delivery.event, id: &delivery.id, body: &delivery.body };
-    // waits: as above.
+    // waits: in the hooks' own task.
     let answer = post(hooks, &lane.receiver, letter, hooks.limit).await;
     let age_s = hooks.clock.unix(hooks.clock.now()).saturating_sub(delivery.queued_at);
     let (event, id) = (&delivery.event, &delivery.id);
@@ -196,19 +196,19 @@ async fn deliver_next(hooks: &Inner, lane: &Lane) {
             } else {
                 tracing::debug!(event, id, to = shown, attempts, why, "a webhook was not taken again");
             }
-            // waits: as above. Not written, it is tried a little longer than it would be.
+            // waits: in the hooks' own task. Not written, it is tried a little longer than it would be.
             let _ = hooks.store.note_failed_delivery(number).await;
             lane.stand(Standing::Waiting);
-            // waits: as above.
+            // waits: in the hooks' own task.
             sleep(wait).await;
             return lane.stand(Standing::Working);
         }
     }
-    // waits: as above.
+    // waits: in the hooks' own task.
     if let Err(error) = hooks.store.forget_delivery(number).await {
         tracing::warn!(event, id, to = shown, %error, "a webhook that is done with could not be forgotten; it is sent again");
         lane.stand(Standing::Waiting);
-        // waits: as above.
+        // waits: in the hooks' own task.
         sleep(DATABASE_AGAIN).await;
         lane.stand(Standing::Working);
     }

@@ -250,22 +250,22 @@ pub(super) async fn closed(hooks: &Hooks, gentle: Instant, force: Instant, give_
         // waits: for the daemon at its end, until its deadline, like all below.
         queue.all_over().await;
         for lane in &hooks.0.lanes {
-            // waits: as above.
+            // waits: until the daemon's deadline.
             lane.tried().await;
         }
     };
     // What is not over then is ended.
-    // waits: as above.
+    // waits: until the daemon's deadline.
     let _ = timeout_at(gentle, by_itself).await;
     tasks.cancel();
     queue.end(StopLevel::Gentle);
     // waits: for the database, until the deadline.
     let _ = timeout_at(give_up, put_overtaken(hooks)).await;
-    // waits: as above.
+    // waits: until the daemon's deadline.
     if timeout_at(force, tasks.close()).await.is_err() {
         kill(hooks);
         // What is left after this is named below.
-        // waits: as above.
+        // waits: until the daemon's deadline.
         let _ = timeout_at(give_up, tasks.close()).await;
     }
     let mut book = queue.book();
@@ -290,7 +290,7 @@ async fn put_overtaken(hooks: &Hooks) {
         let lanes: Vec<Arc<Lane>> = doers.iter().filter_map(Doer::lane).collect();
         untold += usize::from(lanes.len() < doers.len());
         if !recorded {
-            // waits: as above.
+            // waits: until the daemon's deadline.
             outbox::put(&hooks.0, &lanes, errand).await;
         }
     }

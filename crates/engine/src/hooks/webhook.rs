@@ -106,9 +106,10 @@ pub(super) async fn post(hooks: &Inner, receiver: &Receiver, letter: Letter<'_>,
             Err(error) => Answer::None(words_of(error)),
         }
     };
-    // waits: as above.
+    // waits: within the same limit.
     let answer = timeout(limit, exchange).await;
-    answer.unwrap_or_else(|_| Answer::None(format!("no answer within {} ms", limit.as_millis())))
+    answer
+        .unwrap_or_else(|_| Answer::None(format!("its receiver did not answer within {} ms", hooks.limit.as_millis())))
 }
 
 async fn read(mut response: Response) -> Answer {

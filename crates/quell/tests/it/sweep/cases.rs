@@ -360,7 +360,8 @@ async fn the_background_is_gone(scene: &Scene<'_>) {
     let view = scene.site.house.ended(&scene.run).await;
     scene.mark.gone(PATIENCE).await;
     let rows = view.receipt.unwrap().resources;
-    let row = rows.iter().find(|row| row.kind == ResourceKind::Process).unwrap();
+    // The first process is its hook's.
+    let row = rows.iter().rfind(|row| row.kind == ResourceKind::Process).unwrap();
     assert_ne!(row.process.as_ref().unwrap().pid, 0, "{row:#?}");
     assert!(matches!(row.how.as_str(), "term" | "kill"), "{row:#?}");
 }
