@@ -216,7 +216,8 @@ impl Job<'_> {
     async fn call_model(&self, allowance: Allowance) -> Result<Result<ModelAnswer, ModelError>, Cancelled> {
         let prompt = |draft: &_| {
             let (model, draft) = (self.agent.model.name(), self.shown_draft(draft, allowance));
-            let prompt = Prompt { model, system: &self.agent.system, turns: self.history, draft: Some(&draft) };
+            let prompt =
+                Prompt { model, system: &self.agent.system, turns: self.history, draft: Some(&draft), preamble: None };
             self.agent.model.conversation(&prompt)
         };
         let conversation = self.pen.draft(prompt)?;

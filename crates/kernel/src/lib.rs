@@ -4,6 +4,7 @@
 pub mod approval;
 pub mod expiry;
 pub mod journal;
+pub mod memory;
 pub mod queue;
 pub mod registry;
 pub mod retry;

@@ -7,7 +7,8 @@
 //! rendered from itself and from what stands before it, never from what comes after: its bytes are the same in every later
 //! request as long as the turns before it stay. The note about its end is part of it and fixed when it is sealed; it is user
 //! text after its last results, and the next user text is appended to the same message, so the message only ever grows at
-//! its end.
+//! its end. What stands before the text of the run at work (its preamble) is the same in all requests of that run, and in none
+//! after it.
 
 pub mod anthropic;
 mod ids;
@@ -43,6 +44,8 @@ pub struct Prompt<'a> {
     pub turns: &'a [Arc<Turn>],
     /// The turn at work.
     pub draft: Option<&'a TurnDraft>,
+    /// What stands before the user's own text in the message that the draft answers, while its run is at work. No turn holds it.
+    pub preamble: Option<&'a str>,
 }
 
 /// How a list of messages breaks a dialect's rules.
@@ -94,6 +97,9 @@ fn lines(prompt: &Prompt<'_>, dialect: &Dialect) -> Vec<Line> {
         }
     }
     if let Some(draft) = prompt.draft {
+        if let Some(preamble) = prompt.preamble.filter(|text| !blank(text)) {
+            script.hear(preamble);
+        }
         script.add_items(draft.run(), &draft.as_sent());
     }
     script.lines

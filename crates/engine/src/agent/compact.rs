@@ -109,7 +109,13 @@ impl Job<'_> {
             None => INSTRUCTION.to_owned(),
         };
         let request = TurnDraft::new(self.run.clone(), instruction);
-        let prompt = Prompt { model: self.agent.model.name(), system: SYSTEM, turns: old, draft: Some(&request) };
+        let prompt = Prompt {
+            model: self.agent.model.name(),
+            system: SYSTEM,
+            turns: old,
+            draft: Some(&request),
+            preamble: None,
+        };
         let conversation = self.agent.model.conversation(&prompt);
         // waits: for servers that start, with the scope.
         let tools = self.offered_tools().await?;

@@ -1,5 +1,6 @@
 //! The views, example by example; over random histories in `properties`.
 
+mod preamble;
 mod properties;
 
 use std::sync::Arc;
@@ -13,13 +14,13 @@ use crate::turn::sample::{READER, aborted, run_id, seal};
 use crate::turn::{AssistantMessage, CallResult, Thinking, ToolCall};
 
 fn openai(turns: &[Arc<Turn>], draft: Option<&TurnDraft>) -> Vec<Value> {
-    let messages = openai::messages(&Prompt { model: READER, system: "", turns, draft });
+    let messages = openai::messages(&Prompt { model: READER, system: "", turns, draft, preamble: None });
     openai::check(&messages).unwrap();
     messages
 }
 
 fn anthropic(turns: &[Arc<Turn>], draft: Option<&TurnDraft>) -> Vec<Value> {
-    let request = anthropic::request(&Prompt { model: READER, system: "", turns, draft });
+    let request = anthropic::request(&Prompt { model: READER, system: "", turns, draft, preamble: None });
     anthropic::check(&request.messages).unwrap();
     request.messages
 }
@@ -70,7 +71,13 @@ fn a_stopped_batch_in_the_openai_dialect() {
     let turn = stop(interrupted("run-1"), PartialPolicy::Discard);
     let note = turn.note().unwrap().to_owned();
     let next = draft("run-2", "and now?");
-    let messages = openai::messages(&Prompt { model: READER, system: "Be brief.", turns: &[turn], draft: Some(&next) });
+    let messages = openai::messages(&Prompt {
+        model: READER,
+        system: "Be brief.",
+        turns: &[turn],
+        draft: Some(&next),
+        preamble: None,
+    });
     openai::check(&messages).unwrap();
     let call =
         |id| json!({"id": id, "type": "function", "function": {"name": "shell", "arguments": "{\"command\":\"ls\"}"}});
@@ -92,8 +99,13 @@ fn a_stopped_batch_in_the_anthropic_dialect() {
     let turn = stop(interrupted("run-1"), PartialPolicy::Discard);
     let note = turn.note().unwrap().to_owned();
     let next = draft("run-2", "and now?");
-    let request =
-        anthropic::request(&Prompt { model: READER, system: "Be brief.", turns: &[turn], draft: Some(&next) });
+    let request = anthropic::request(&Prompt {
+        model: READER,
+        system: "Be brief.",
+        turns: &[turn],
+        draft: Some(&next),
+        preamble: None,
+    });
     anthropic::check(&request.messages).unwrap();
     let call = |id| json!({"type": "tool_use", "id": id, "name": "shell", "input": {"command": "ls"}});
     let not_started = CallResult::not_started().output;
@@ -290,7 +302,7 @@ fn open_reasoning_goes_back_with_its_calls_to_its_own_model_alone() {
 fn an_agent_without_a_prompt_sends_none() {
     let next = draft("run-1", "hello");
     for system in ["", " \n"] {
-        let prompt = Prompt { model: READER, system, turns: &[], draft: Some(&next) };
+        let prompt = Prompt { model: READER, system, turns: &[], draft: Some(&next), preamble: None };
         assert_eq!(openai::messages(&prompt)[0]["role"], "user");
         assert_eq!(anthropic::request(&prompt).system, "");
     }

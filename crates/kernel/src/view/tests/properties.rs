@@ -18,11 +18,11 @@ fn next() -> TurnDraft {
 }
 
 fn openai(turns: &[Arc<Turn>], draft: Option<&TurnDraft>) -> Vec<Value> {
-    openai::messages(&Prompt { model: READER, system: "Be brief.", turns, draft })
+    openai::messages(&Prompt { model: READER, system: "Be brief.", turns, draft, preamble: None })
 }
 
 fn anthropic(turns: &[Arc<Turn>], draft: Option<&TurnDraft>) -> Vec<Value> {
-    anthropic::request(&Prompt { model: READER, system: "Be brief.", turns, draft }).messages
+    anthropic::request(&Prompt { model: READER, system: "Be brief.", turns, draft, preamble: None }).messages
 }
 
 fn valid(turns: &[Arc<Turn>], draft: Option<&TurnDraft>) -> Result<(), TestCaseError> {
