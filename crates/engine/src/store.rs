@@ -11,6 +11,7 @@ mod hold;
 mod inspect;
 mod journal;
 mod lock;
+mod notes;
 mod outbox;
 mod reader;
 mod rows;
@@ -34,6 +35,7 @@ use tokio_util::sync::CancellationToken;
 pub use error::StoreError;
 pub use inspect::{Inspection, inspect};
 pub use lock::Holder;
+pub use notes::{FoundNote, Note, NoteScope, Remembered};
 pub use outbox::{Delivery, StoredDelivery};
 pub use rows::{
     AcceptedRow, Past, RunFilter, RunRow, SealedRun, SessionFilter, SessionSetup, SetUp, StoredSession, StoredState,

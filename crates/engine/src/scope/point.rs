@@ -12,6 +12,10 @@ pub enum Point {
     Hook,
     /// Loading the session's history.
     LoadHistory,
+    /// Looking for what is remembered.
+    Recall,
+    /// Remembering something.
+    Remember,
     /// Before a step.
     BeforeStep,
     /// The step's context is built, the model not yet called.
@@ -60,6 +64,8 @@ impl Point {
         Self::Session,
         Self::Hook,
         Self::LoadHistory,
+        Self::Recall,
+        Self::Remember,
         Self::BeforeStep,
         Self::Compaction,
         Self::ContextBuilt,

@@ -8,6 +8,7 @@ pub(super) enum Listing {
     Runs,
     Sessions,
     History,
+    Notes,
 }
 
 impl Listing {
@@ -16,6 +17,7 @@ impl Listing {
             Self::Runs => 'r',
             Self::Sessions => 's',
             Self::History => 'h',
+            Self::Notes => 'n',
         }
     }
 

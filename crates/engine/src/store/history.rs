@@ -4,7 +4,7 @@ use quell_protocol::{RunId, SessionKey};
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::cursor::{Listing, ask_for};
-use super::{Past, Store, StoreError, journal};
+use super::{NoteScope, Past, Store, StoreError, journal, notes};
 
 impl Store {
     /// Records the sealed turn of a run, and the run's view unless the run is over, in one transaction. A turn that is
@@ -65,8 +65,8 @@ impl Store {
         Ok((page, next))
     }
 
-    /// Puts a boundary behind everything said so far, so that the model sees none of it any more. `at` is the time for
-    /// people, RFC 3339. False when there is no such session.
+    /// Puts a boundary behind everything said so far, so that the model sees none of it any more, and forgets the session's
+    /// notes. `at` is the time for people, RFC 3339. False when there is no such session.
     ///
     /// # Errors
     /// [`StoreError`] when it could not be written.
@@ -125,6 +125,8 @@ fn newest(db: &Connection, session: &SessionKey, before: i64, limit: usize) -> r
 }
 
 fn reset(db: &Connection, key: &SessionKey, at: &str) -> rusqlite::Result<bool> {
+    // What was remembered of the conversation is part of it.
+    notes::clear(db, &NoteScope::Session(key.clone()))?;
     // Two boundaries with nothing between them would say nothing new.
     let set =
         db.prepare_cached("UPDATE sessions SET turns = 0 WHERE key = ?1 AND turns > 0")?.execute([key.as_str()])?;

@@ -93,7 +93,7 @@ impl Store {
             if !open.is_empty() {
                 return Ok(Deleted::InUse(open));
             }
-            // Turns and runs go with it by their foreign keys.
+            // Turns, runs and notes go with it by their foreign keys.
             let deleted = db.prepare_cached("DELETE FROM sessions WHERE key = ?1")?.execute([key.as_str()])?;
             Ok(if deleted > 0 { Deleted::Yes } else { Deleted::Unknown })
         })

@@ -3,6 +3,7 @@
 mod history;
 mod journal;
 mod lists;
+mod notes;
 mod opening;
 mod trouble;
 mod writing;

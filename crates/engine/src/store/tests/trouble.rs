@@ -114,11 +114,18 @@ async fn a_file_that_is_no_database_is_corrupt() {
 async fn a_damaged_page_is_an_error_where_it_is_read() {
     let home = filled().await;
     let file = home.path().join(FILE);
-    let sql = "SELECT rootpage FROM sqlite_schema WHERE name = 'boot'";
-    let boot: i64 = Connection::open(&file).unwrap().query_row(sql, [], |row| row.get(0)).unwrap();
+    let sql = "SELECT pageno FROM dbstat WHERE name IN ('sqlite_schema', 'boot')";
+    let spared: Vec<i64> = {
+        let db = Connection::open(&file).unwrap();
+        let mut pages = db.prepare(sql).unwrap();
+        pages.query_map([], |row| row.get(0)).unwrap().collect::<Result<_, _>>().unwrap()
+    };
     let mut bytes = fs::read(&file).unwrap();
-    // The first page, which holds the schema, and the one that every start writes stay; every other one is garbage.
-    let others = bytes.chunks_mut(4096).enumerate().filter(|(at, _)| *at != 0 && i64::try_from(at + 1) != Ok(boot));
+    // The pages of the schema and the one that every start writes stay; every other one is garbage.
+    let others = bytes
+        .chunks_mut(4096)
+        .enumerate()
+        .filter(|(at, _)| !i64::try_from(at + 1).is_ok_and(|page| spared.contains(&page)));
     others.for_each(|(_, page)| page.fill(0xa5));
     fs::write(&file, bytes).unwrap();
     let store = open(&home);
