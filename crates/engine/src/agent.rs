@@ -8,6 +8,7 @@ mod approve;
 mod compact;
 mod config;
 mod delegate;
+mod remember;
 mod society;
 
 use std::collections::BTreeSet;
@@ -30,6 +31,7 @@ use crate::hooks::Hooks;
 use crate::journal::Unwritten;
 use crate::llm::{Model, ModelAnswer, ModelError, ModelRequest, ModelSink, ToolSpec};
 use crate::mcp::{CallSpot, Endpoint, Mcp, Visit, Visitor, server_of};
+use crate::memory::Memory;
 use crate::proc::{OutputSink, Wardens};
 use crate::scope::{Cancelled, Point, Scope};
 use crate::tools::background::{Background, Owner};
@@ -89,6 +91,8 @@ pub struct Workshop {
     pub environment: Vec<(OsString, OsString)>,
     /// Commands that go on after their call.
     pub background: Background,
+    /// What is remembered.
+    pub memory: Memory,
     /// Calls that wait for a person.
     pub approvals: Approvals,
     /// Limits of runs.
@@ -114,11 +118,12 @@ pub trait Reins: Send + Sync {
 /// [`UnknownTool`] for the first name that is no tool.
 pub fn check_tools<'s>(allowed: &[String], servers: impl Iterator<Item = &'s String>) -> Result<(), UnknownTool> {
     let servers: BTreeSet<&str> = servers.map(String::as_str).collect();
-    let own = |name: &&String| delegate::NAMES.contains(&name.as_str());
+    let own = |name: &&String| [delegate::NAMES, remember::NAMES].as_flattened().contains(&name.as_str());
     let of_server = |name: &&String| server_of(name).is_some_and(|server| servers.contains(server));
     let rest: Vec<String> = allowed.iter().filter(|name| !own(name) && !of_server(name)).cloned().collect();
     Toolbox::check(&rest).map_err(|mut unknown| {
         unknown.known.extend(delegate::NAMES);
+        unknown.known.extend(remember::NAMES);
         unknown
     })
 }
@@ -135,6 +140,8 @@ pub struct Job<'a> {
     pub history: &'a [Arc<Turn>],
     /// The tools by which it reaches other agents, naming those that existed when the run started.
     pub delegation: Arc<[ToolSpec]>,
+    /// What the model reads before the message in each step of this run, and no turn holds.
+    pub preamble: Option<String>,
     /// Its use of MCP servers.
     pub visit: Visit,
     /// Its scope.
@@ -216,8 +223,8 @@ impl Job<'_> {
     async fn call_model(&self, allowance: Allowance) -> Result<Result<ModelAnswer, ModelError>, Cancelled> {
         let prompt = |draft: &_| {
             let (model, draft) = (self.agent.model.name(), self.shown_draft(draft, allowance));
-            let prompt =
-                Prompt { model, system: &self.agent.system, turns: self.history, draft: Some(&draft), preamble: None };
+            let (system, preamble) = (self.agent.system.as_str(), self.preamble.as_deref());
+            let prompt = Prompt { model, system, turns: self.history, draft: Some(&draft), preamble };
             self.agent.model.conversation(&prompt)
         };
         let conversation = self.pen.draft(prompt)?;
@@ -316,6 +323,11 @@ impl Job<'_> {
         }
         // waits: each wait is raced in `delegate`.
         if let Some(output) = self.delegate(&call.tool, &call.arguments).await {
+            let output = output?.bounded(self.workshop.limits.tool_output_bytes);
+            return Ok(CallResult { end: output.end, output: output.text });
+        }
+        // waits: each wait is raced in `remember`.
+        if let Some(output) = self.use_memory(&call.tool, &call.arguments).await {
             let output = output?.bounded(self.workshop.limits.tool_output_bytes);
             return Ok(CallResult { end: output.end, output: output.text });
         }

@@ -3,6 +3,7 @@
 mod config;
 mod journal;
 mod look;
+mod memory;
 mod recover;
 mod sessions;
 mod shutdown;
@@ -27,6 +28,7 @@ use crate::hooks::{Happening, HookGround, Hooks};
 use crate::journal::Journal;
 use crate::llm::Models;
 use crate::mcp::{Mcp, McpSettings};
+use crate::memory::Memory;
 use crate::proc::Wardens;
 pub use crate::runs::{Runs, Stop, Ticket};
 use crate::session::{Cradle, SessionGround, Sessions, sweep_at_times};
@@ -37,6 +39,7 @@ use crate::tools::background::Background;
 pub use config::{EngineConfig, StartError};
 use journal::keep_journal;
 pub use look::{Follow, HistoryPage};
+pub use memory::NoteFilter;
 pub use sessions::SessionError;
 pub use submit::{StopText, Submission, SubmitError, Submitted, stop_answer};
 
@@ -292,6 +295,7 @@ fn build_workshop(
         wardens,
         environment: config.environment.clone(),
         background,
+        memory: Memory::new(store.clone(), config.memory.clone()),
         approvals: Approvals::default(),
         limits: config.limits.clone(),
     })

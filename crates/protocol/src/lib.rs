@@ -10,6 +10,7 @@ pub mod error;
 pub mod event;
 pub mod hook;
 pub mod ids;
+pub mod memory;
 pub mod receipt;
 pub mod session;
 pub mod verdict;

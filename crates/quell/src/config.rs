@@ -18,6 +18,7 @@ use quell_engine::dispatch::SessionSettings;
 use quell_engine::hooks::HookSettings;
 use quell_engine::llm::ProviderConfig;
 use quell_engine::mcp::McpConfig;
+use quell_engine::memory::MemorySettings;
 use quell_engine::proc::WardenExe;
 use quell_engine::scope::Probe;
 use quell_engine::tools::{FetchSettings, ToolSettings};
@@ -44,6 +45,8 @@ pub(crate) struct Config {
     pub(crate) limits: Limits,
     /// Sessions.
     pub(crate) sessions: SessionSettings,
+    /// What is remembered and recalled unasked.
+    pub(crate) memory: MemorySettings,
     /// Settings of the tools.
     pub(crate) tools: ToolSection,
     /// MCP servers by name.
@@ -212,6 +215,7 @@ impl Loaded {
             expiry: ExpiryLimits::default(),
             limits: config.limits.clone(),
             sessions: config.sessions,
+            memory: config.memory.clone(),
             agents: config.agents.clone(),
             providers: config.providers.clone(),
             mcp: config.mcp.clone(),

@@ -15,6 +15,7 @@ use quell_engine::dispatch::{Follow, Follower, SessionSettings, StopText, Submis
 use quell_engine::hooks::HookSettings;
 use quell_engine::llm::demo::{DemoModel, DemoScript};
 use quell_engine::llm::{ProviderConfig, ProviderKind};
+use quell_engine::memory::MemorySettings;
 use quell_engine::proc::WardenExe;
 use quell_engine::scope::Probe;
 use quell_engine::tools::ToolSettings;
@@ -184,6 +185,7 @@ fn engine_config(home: &Path, base_url: &str) -> anyhow::Result<EngineConfig> {
         expiry: ExpiryLimits::default(),
         limits: Limits::default(),
         sessions: SessionSettings::default(),
+        memory: MemorySettings::default(),
         agents: BTreeMap::from([(AgentId::parse("main")?, AgentConfig::default())]),
         providers: BTreeMap::from([("demo".to_owned(), provider)]),
         mcp: BTreeMap::new(),

@@ -161,7 +161,8 @@ impl Shown {
         let turns = job.history.get(job.history.len() - seen..).unwrap_or_default();
         let sizes = turns.iter().map(|turn| turn.size()).collect();
         let summary = view::summary(job.history, Some(draft)).map(str::to_owned);
-        let fixed = job.agent.system.len() + summary.as_ref().map_or(0, String::len) + draft.size();
+        let beside = summary.as_ref().map_or(0, String::len) + job.preamble.as_ref().map_or(0, String::len);
+        let fixed = job.agent.system.len() + beside + draft.size();
         Self { sizes, fixed, summary }
     }
 

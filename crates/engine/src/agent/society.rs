@@ -11,6 +11,7 @@ use quell_kernel::society::Tree;
 use quell_protocol::AgentId;
 
 use super::delegate::delegation_specs;
+use super::remember::memory_specs;
 use super::{Agent, AgentConfig, check_tools};
 use crate::llm::{Model, Models, ToolSpec};
 use crate::tools::Toolbox;
@@ -185,7 +186,8 @@ impl Materials {
         if let Some(language) = &config.language {
             system.push_str(&format!("\n\nAnswer in the language {language} unless asked for another."));
         }
-        let tools = self.toolbox.specs(&config.tools);
+        let mut tools = self.toolbox.specs(&config.tools);
+        tools.extend(memory_specs(&config.tools));
         Ok(Arc::new(Agent { id: id.clone(), tools, config, model, system, workdir }))
     }
 }

@@ -13,6 +13,7 @@ use crate::agent::{AgentConfig, BadSociety, Limits};
 use crate::hooks::{BadHook, HookSettings, LifecycleHook};
 use crate::llm::{BadProvider, ProviderConfig};
 use crate::mcp::{BadServer, McpConfig};
+use crate::memory::MemorySettings;
 use crate::proc::WardenExe;
 use crate::scope::Probe;
 use crate::session::SessionSettings;
@@ -46,6 +47,8 @@ pub struct EngineConfig {
     pub hooks: HookSettings,
     /// Lifecycle hooks of the program that embeds the engine.
     pub lifecycle: Vec<Arc<dyn LifecycleHook>>,
+    /// What is remembered and recalled unasked.
+    pub memory: MemorySettings,
     /// Settings of the tools.
     pub tools: ToolSettings,
     /// The environment that processes get.

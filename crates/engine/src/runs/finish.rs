@@ -86,13 +86,19 @@ impl Runs {
         };
         // The first in the line: the writer keeps the order in which it was asked.
         let start = self.note_started(cell);
-        futures_util::join!(start, release, record);
+        // Before anything that could end this run, so that a reset of its session forgets this too.
+        let save = self.save_message(cell);
+        futures_util::join!(start, save, release, record);
     }
 
     async fn note_started(&self, cell: &Cell) {
         if let Err(error) = self.store().start_run(cell.run.id.clone(), stored_view(cell)).await {
             tracing::error!(run = %cell.id(), %error, "the start of a run could not be stored");
         }
+    }
+
+    async fn save_message(&self, cell: &Cell) {
+        self.workshop().memory.save_message(&cell.run, || cell.view().accepted_at).await;
     }
 
     async fn work<O>(&self, cell: &Arc<Cell>, reins: &dyn Reins, outfit: O) -> Outcome
@@ -109,9 +115,11 @@ impl Runs {
             self.ask_start(cell).await?;
             let agent = &*agent;
             let (run, workshop, scope, pen) = (cell.id(), &**self.workshop(), &cell.scope, cell.pen());
+            let preamble = workshop.memory.preamble(scope, &cell.run).await?;
             let visit = workshop.mcp.visit(agent.visitor(run, &cell.run.session, endpoint));
             let delegation = workshop.society.delegation();
-            Job { run, agent, workshop, history: &history, delegation, visit, scope, pen, reins }.work().await
+            let history = &history;
+            Job { run, agent, workshop, history, delegation, preamble, visit, scope, pen, reins }.work().await
         };
         // Force drops the work wherever it stands: what it holds ends by itself, and the scope waits for that.
         let worked = tokio::select! {
@@ -193,6 +201,7 @@ async fn store_end(runs: &Runs, cell: &Arc<Cell>) -> Result<(), StoreError> {
 
 /// Stores that a message was taken by another run, once it is in that one's journal: no crash finds it in neither.
 pub(super) async fn note_steered(runs: Runs, cell: Arc<Cell>, into: Arc<Cell>) {
+    runs.save_message(&cell).await;
     while into.written().await.is_err() {
         tokio::time::sleep(AGAIN).await;
     }

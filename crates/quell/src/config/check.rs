@@ -10,6 +10,9 @@ use super::Config;
 /// The smallest budget that the API takes.
 const LEAST_THINKING: u32 = 1024;
 
+/// More notes would say less.
+const MOST_RECALLED: usize = 50;
+
 /// A problem with one key.
 pub(super) struct Problem {
     pub(super) key: String,
@@ -47,6 +50,16 @@ pub(super) fn problems(config: &Config) -> Vec<Problem> {
     }
     if let Err(bad) = config.hooks.check() {
         wrong(&format!("hooks.{}", bad.key), bad.problem);
+    }
+    let memory = &config.memory;
+    if !(0.0..=1.0).contains(&memory.min_relevance_score) {
+        let text =
+            format!("{} is no relevance; it lies between 0 and 1, the default is 0.4", memory.min_relevance_score);
+        wrong("memory.min_relevance_score", text);
+    }
+    if !(1..=MOST_RECALLED).contains(&memory.recall_limit) {
+        let text = format!("{} must be from 1 to {MOST_RECALLED}; the default is 5", memory.recall_limit);
+        wrong("memory.recall_limit", text);
     }
     for (name, server) in &config.mcp {
         let key = |key: &str| if key.is_empty() { format!("mcp.{name}") } else { format!("mcp.{name}.{key}") };

@@ -11,6 +11,7 @@ use quell_engine::dispatch::EngineConfig;
 use quell_engine::dispatch::SessionSettings;
 use quell_engine::hooks::HookSettings;
 use quell_engine::llm::{ProviderConfig, ProviderKind};
+use quell_engine::memory::MemorySettings;
 use quell_engine::proc::{WardenExe, base_environment};
 use quell_engine::scope::Probe;
 use quell_engine::{Engine, tools::ToolSettings};
@@ -179,6 +180,7 @@ fn plan(model: &ScriptedModel, data_dir: PathBuf) -> Plan {
         expiry: ExpiryLimits::default(),
         limits: Limits::default(),
         sessions: SessionSettings::default(),
+        memory: MemorySettings::default(),
         agents,
         providers: BTreeMap::from([("scripted".to_owned(), provider)]),
         mcp: BTreeMap::new(),

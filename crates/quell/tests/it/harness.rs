@@ -13,6 +13,7 @@ use quell_engine::dispatch::{
 };
 use quell_engine::hooks::HookSettings;
 use quell_engine::llm::{ProviderConfig, ProviderKind};
+use quell_engine::memory::MemorySettings;
 use quell_engine::proc::{WardenExe, base_environment};
 use quell_engine::scope::{Point, Probe};
 use quell_engine::tools::{FetchSettings, ToolSettings};
@@ -453,6 +454,7 @@ pub(crate) fn config(data: &Path, base_url: &str, probe: Probe) -> EngineConfig 
         expiry: ExpiryLimits::default(),
         limits: Limits::default(),
         sessions: SessionSettings::default(),
+        memory: MemorySettings::default(),
         agents: BTreeMap::from([(agent("main"), model)]),
         providers: BTreeMap::from([("scripted".to_owned(), provider(base_url))]),
         mcp: BTreeMap::new(),

@@ -220,8 +220,8 @@ fn at_the_end() -> Vec<Case> {
     ]
 }
 
-/// A stop at every point, in a run that fails once, uses a shell, a file, a page, another agent and an MCP server in one
-/// batch, and then answers.
+/// A stop at every point, in a run that fails once, uses a shell, a file, a page, another agent, an MCP server and its memory in
+/// one batch, and then answers.
 fn points() -> Vec<Case> {
     let nth = |point: &Point| match point {
         // Once when it is entered and once when its thread is at work.
@@ -232,6 +232,8 @@ fn points() -> Vec<Case> {
         Point::BeforeStep | Point::ContextBuilt | Point::AfterModel => vec![1, 2, 3],
         Point::ModelSend | Point::AfterTool => vec![1, 2],
         Point::BeforeTool => vec![1, 3],
+        // Before the first step, and by the tool; between the two the other agent's.
+        Point::Recall => vec![1, 3],
         _ => vec![1],
     };
     let case = |(point, nth): (Point, u32)| {
@@ -271,7 +273,9 @@ fn everything<'a>(scene: &'a Scene<'a>) -> Doing<'a> {
         .tool_call("c2", "read_file", &json!({"path": "short.txt"}))
         .tool_call("c3", "fetch_url", &json!({"url": scene.site.page}))
         .tool_call("c4", "spawn_agent", &json!({"agent": "main", "prompt": "help me"}))
-        .tool_call("c5", "test__echo", &json!({"text": "hello"}));
+        .tool_call("c5", "test__echo", &json!({"text": "hello"}))
+        .tool_call("c6", "remember", &json!({"text": "The fence is green.", "key": "fence"}))
+        .tool_call("c7", "recall", &json!({"query": "fence"}));
     model_says(scene, [Behaviour::rate_limited("0"), batch.into()])
 }
 

@@ -73,6 +73,7 @@ impl Site {
                 config.agents.get_mut(&agent(main)).unwrap().mcp = Some(vec!["test".to_owned()]);
             }
             config.providers.insert("hole".to_owned(), provider(&hole.base_url()));
+            config.memory.auto_recall = true;
             change(config);
         })
         .await;

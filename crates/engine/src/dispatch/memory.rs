@@ -1,0 +1,59 @@
+//! What people see of the memory: look through the notes of a session or an agent, and forget one.
+
+use quell_protocol::api::List;
+use quell_protocol::memory::NoteRow;
+
+use super::{Caller, Engine};
+use crate::memory::{FoundNote, Note, NoteScope};
+use crate::store::StoreError;
+
+/// Which notes to list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NoteFilter {
+    /// Only those that have words of this, the most relevant first, on one page; else all, the newest first.
+    pub query: Option<String>,
+    /// Most rows to answer.
+    pub limit: usize,
+    /// Where the page before ended; `None` for the first.
+    pub cursor: Option<String>,
+}
+
+impl Engine {
+    /// Notes.
+    ///
+    /// # Errors
+    /// The store's error.
+    ///
+    /// # Cancel safety
+    /// Safe: it only reads.
+    pub async fn notes(&self, scope: NoteScope, filter: NoteFilter) -> Result<List<NoteRow>, StoreError> {
+        let memory = &self.inner().workshop.memory;
+        let Some(query) = filter.query else {
+            let (notes, next_cursor) = memory.newest(scope, filter.limit, filter.cursor).await?;
+            return Ok(List { items: notes.into_iter().map(|note| row(note, None)).collect(), next_cursor });
+        };
+        let found = memory.recall(vec![scope], &query, filter.limit).await?;
+        let rows = found.into_iter().flatten().map(|FoundNote { note, score }| row(note, Some(score)));
+        Ok(List { items: rows.collect(), next_cursor: None })
+    }
+
+    /// Forgets a note. False when there is none with that key.
+    ///
+    /// # Errors
+    /// The store's error.
+    ///
+    /// # Cancel safety
+    /// Safe: once asked for, the note is gone whether or not the caller waits.
+    pub async fn forget_note(&self, caller: &Caller, scope: NoteScope, key: String) -> Result<bool, StoreError> {
+        let forgotten = self.inner().workshop.memory.forget(scope.clone(), key).await?;
+        if forgotten {
+            tracing::info!(principal = %caller.principal, %scope, "note forgotten");
+        }
+        Ok(forgotten)
+    }
+}
+
+fn row(note: Note, score: Option<f64>) -> NoteRow {
+    let Note { key, category, text, at } = note;
+    NoteRow { key, category, text, at, score }
+}

@@ -1,0 +1,183 @@
+//! What is remembered beyond a conversation: notes of sessions, agents and senders, kept in the database, found again when a
+//! model or a person asks, and unasked before a run (row D8). The rules are the kernel's. Nothing here fails a run, and a stop
+//! ends every wait of one.
+
+use quell_kernel::memory::{self, CONVERSATION, Message, Recalled, Showing, may_be_shown};
+use quell_kernel::registry::NewRun;
+use quell_protocol::Surface;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::scope::{Cancelled, Point, Scope};
+pub use crate::store::{FoundNote, Note, NoteScope, Remembered};
+use crate::store::{Store, StoreError};
+
+/// `[memory]` of the configuration.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct MemorySettings {
+    /// Each run is shown the notes of its session and of its agent that its message is about.
+    pub auto_recall: bool,
+    /// Messages become notes of their session.
+    pub auto_save: bool,
+    /// From 0 to 1: how much of what a message is about a note must have, to be shown unasked.
+    pub min_relevance_score: f64,
+    /// Notes of each scope that are looked at for a message, and that `recall` answers when it is not told how many.
+    pub recall_limit: usize,
+}
+
+impl Default for MemorySettings {
+    fn default() -> Self {
+        Self { auto_recall: false, auto_save: false, min_relevance_score: 0.4, recall_limit: 5 }
+    }
+}
+
+/// The memory of one engine. Clones are the same.
+#[derive(Debug, Clone)]
+pub struct Memory {
+    store: Store,
+    settings: MemorySettings,
+}
+
+impl Memory {
+    /// The memory in a database.
+    #[must_use]
+    pub fn new(store: Store, settings: MemorySettings) -> Self {
+        Self { store, settings }
+    }
+
+    /// The settings.
+    #[must_use]
+    pub fn settings(&self) -> &MemorySettings {
+        &self.settings
+    }
+
+    /// Remembers a note, in place of the one that has its key.
+    ///
+    /// # Errors
+    /// The store's error.
+    ///
+    /// # Cancel safety
+    /// Safe: once asked for, the note is written whether or not the caller waits.
+    pub async fn remember(&self, scope: NoteScope, note: Note) -> Result<Remembered, StoreError> {
+        // waits: whoever calls it for a run races it.
+        self.store.remember(scope, note).await
+    }
+
+    /// The notes of each scope that a query is about, at most `limit` of each, the most relevant first.
+    ///
+    /// # Errors
+    /// The store's error.
+    ///
+    /// # Cancel safety
+    /// Safe: it only reads.
+    pub async fn recall(
+        &self,
+        scopes: Vec<NoteScope>,
+        query: &str,
+        limit: usize,
+    ) -> Result<Vec<Vec<FoundNote>>, StoreError> {
+        // waits: whoever calls it for a run races it.
+        self.store.search_notes(scopes, query, limit).await
+    }
+
+    /// The notes of a scope, the one remembered last first, and the cursor of the next page.
+    ///
+    /// # Errors
+    /// The store's error; also when the cursor is not one.
+    ///
+    /// # Cancel safety
+    /// Safe: it only reads.
+    pub async fn newest(
+        &self,
+        scope: NoteScope,
+        limit: usize,
+        cursor: Option<String>,
+    ) -> Result<(Vec<Note>, Option<String>), StoreError> {
+        // waits: whoever calls it for a run races it.
+        self.store.note_page(scope, limit, cursor).await
+    }
+
+    /// Forgets a note. False when there is none with that key.
+    ///
+    /// # Errors
+    /// The store's error.
+    ///
+    /// # Cancel safety
+    /// Safe: once asked for, the note is gone whether or not the caller waits.
+    pub async fn forget(&self, scope: NoteScope, key: String) -> Result<bool, StoreError> {
+        // waits: no run forgets, only people do.
+        self.store.forget_note(scope, key).await
+    }
+
+    /// What a run is shown of its session's and its agent's notes besides its message; none when there is nothing to show, the
+    /// configuration does not want it, or the database has no answer.
+    ///
+    /// # Errors
+    /// [`Cancelled`] when the scope was cancelled first.
+    ///
+    /// # Cancel safety
+    /// Safe: it only reads.
+    pub async fn preamble(&self, scope: &Scope, run: &NewRun) -> Result<Option<String>, Cancelled> {
+        if !self.settings.auto_recall {
+            return Ok(None);
+        }
+        let scopes = vec![NoteScope::Session(run.session.clone()), NoteScope::Agent(run.agent.clone())];
+        let of_each_scope = self.settings.recall_limit;
+        // One more, because the message itself may be a note by now.
+        let search = self.store.search_notes(scopes, &run.text, of_each_scope.saturating_add(1));
+        let found = match scope.race(Point::Recall, search).await? {
+            Ok(found) => found,
+            Err(error) => {
+                tracing::warn!(run = %run.id, %error, "nothing could be recalled; the run goes on without");
+                return Ok(None);
+            }
+        };
+        let recalled: Vec<Vec<Recalled>> = found.into_iter().map(|of| of.into_iter().map(recalled).collect()).collect();
+        let answered = key_of_message(run);
+        let showing =
+            Showing { least_score: self.settings.min_relevance_score, of_each_scope, answered: answered.as_str() };
+        Ok(memory::block(&memory::shown(&recalled, &showing)))
+    }
+
+    /// Remembers the message of a run, if the configuration wants that and it is a person's. `at` is when it came, RFC 3339.
+    ///
+    /// # Cancel safety
+    /// Safe: once polled, the note is written whether or not the caller waits.
+    pub async fn save_message(&self, run: &NewRun, at: impl FnOnce() -> String) {
+        // What one agent tells another is in the conversation of both.
+        if !self.settings.auto_save || run.parent.is_some() || !may_be_shown(&run.text) {
+            return;
+        }
+        let category = CONVERSATION.to_owned();
+        let note = Note { key: key_of_message(run), category, text: run.text.clone(), at: at() };
+        // waits: the finaliser of the run, beside its work and not in it.
+        if let Err(error) = self.store.remember(NoteScope::Session(run.session.clone()), note).await {
+            tracing::error!(run = %run.id, %error, "a message could not be remembered");
+        }
+    }
+}
+
+fn recalled(found: FoundNote) -> Recalled {
+    Recalled { key: found.note.key, text: found.note.text, score: found.score }
+}
+
+/// The key under which the message of a run is saved.
+fn key_of_message(run: &NewRun) -> String {
+    Message { channel: door(run.surface), thread: None, sender: run.principal.as_str(), id: run.id.as_str() }.key()
+}
+
+/// The door in a word.
+fn door(surface: Surface) -> &'static str {
+    match surface {
+        Surface::Http => "http",
+        Surface::Ws => "ws",
+        Surface::Cli => "cli",
+        Surface::Tui => "tui",
+        Surface::Page => "page",
+        Surface::Channel => "channel",
+        Surface::Openai => "openai",
+        Surface::Daemon => "daemon",
+        Surface::Embedded => "embedded",
+    }
+}
