@@ -2,6 +2,7 @@
 
 use quell_engine::agent::{AgentConfig, RESERVED, check_tools};
 use quell_engine::llm::{ProviderKind, ThinkingMode};
+use quell_engine::memory::MemorySettings;
 use quell_kernel::society::{BadParent, Tree};
 use quell_protocol::AgentId;
 
@@ -51,16 +52,7 @@ pub(super) fn problems(config: &Config) -> Vec<Problem> {
     if let Err(bad) = config.hooks.check() {
         wrong(&format!("hooks.{}", bad.key), bad.problem);
     }
-    let memory = &config.memory;
-    if !(0.0..=1.0).contains(&memory.min_relevance_score) {
-        let text =
-            format!("{} is no relevance; it lies between 0 and 1, the default is 0.4", memory.min_relevance_score);
-        wrong("memory.min_relevance_score", text);
-    }
-    if !(1..=MOST_RECALLED).contains(&memory.recall_limit) {
-        let text = format!("{} must be from 1 to {MOST_RECALLED}; the default is 5", memory.recall_limit);
-        wrong("memory.recall_limit", text);
-    }
+    memory_problems(&config.memory, &mut wrong);
     for (name, server) in &config.mcp {
         let key = |key: &str| if key.is_empty() { format!("mcp.{name}") } else { format!("mcp.{name}.{key}") };
         if let Err(bad) = server.check(name) {
@@ -110,6 +102,17 @@ fn parent_problem(tree: &Tree<'_>, id: &AgentId, agent: &AgentConfig) -> Option<
         // One further up has that parent, and is told so.
         BadParent::Unknown(_) => None,
         circle @ BadParent::Circle(_) => Some(circle.to_string()),
+    }
+}
+
+fn memory_problems(memory: &MemorySettings, wrong: &mut impl FnMut(&str, String)) {
+    let least = memory.min_relevance_score;
+    if !(0.0..=1.0).contains(&least) {
+        wrong("memory.min_relevance_score", format!("{least} must be from 0 to 1; the default is 0.4"));
+    }
+    let limit = memory.recall_limit;
+    if !(1..=MOST_RECALLED).contains(&limit) {
+        wrong("memory.recall_limit", format!("{limit} must be from 1 to {MOST_RECALLED}; the default is 5"));
     }
 }
 

@@ -21,6 +21,7 @@ mod hooks;
 mod http;
 mod matrix;
 mod mcp;
+mod memory;
 mod node;
 mod openclaw;
 mod processes;
