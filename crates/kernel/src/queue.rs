@@ -3,7 +3,7 @@
 use quell_protocol::api::OnBusy;
 
 use crate::registry::NotBorn;
-use quell_protocol::RunId;
+use quell_protocol::{AgentId, RunId};
 
 /// How a queued run came to wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,6 +47,12 @@ pub enum Refusal {
     QueueFull {
         /// How many wait.
         waiting: usize,
+    },
+    /// The agent does not exist, or takes no more runs because it is being deleted.
+    #[error("there is no agent {agent:?}; `quell agents` lists them")]
+    NoAgent {
+        /// The agent.
+        agent: AgentId,
     },
     /// It is a sub-run that may not be born.
     #[error(transparent)]

@@ -6,6 +6,7 @@
 mod ask;
 mod early;
 mod kin;
+mod roster;
 mod tally;
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
@@ -126,6 +127,8 @@ pub struct Registry {
     sessions: HashMap<SessionKey, VecDeque<RunId>>,
     children: HashMap<RunId, Vec<RunId>>,
     tallies: Tallies,
+    /// Agents that take runs.
+    roster: BTreeSet<AgentId>,
     early: EarlyStops,
     marks: u64,
     gate: Gate,
@@ -146,7 +149,7 @@ pub enum Gate {
 }
 
 impl Registry {
-    /// An empty registry.
+    /// An empty registry, in which no agent takes runs yet.
     #[must_use]
     pub fn new(times: StopTimes, bounds: Bounds) -> Self {
         Self { times, bounds, ..Self::default() }
@@ -196,6 +199,9 @@ impl Registry {
             Gate::Open => {}
             Gate::Held => return Err(Refusal::Held),
             Gate::Closing => return Err(Refusal::ShuttingDown),
+        }
+        if !self.roster.contains(&run.agent) {
+            return Err(Refusal::NoAgent { agent: run.agent });
         }
         self.may_be_born(&run)?;
         let admission = queue::admit(run.on_busy, &self.busy(&run.session))?;
@@ -442,6 +448,9 @@ impl Registry {
                 let waits = |e: &&Entry| e.state == RunState::Running && e.phase == Phase::Waiting;
                 let covered = |e: &&Entry| *phase == AgentPhase::Any || waits(e);
                 ids(self.runs.values().filter(|e| e.run.agent == *id).filter(may).filter(covered).collect())
+            }
+            StopScope::Agents { ids: agents } => {
+                ids(self.runs.values().filter(|e| agents.contains(&e.run.agent)).filter(may).collect())
             }
             StopScope::Everything => ids(self.runs.values().filter(may).collect()),
         }

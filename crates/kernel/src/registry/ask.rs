@@ -1,5 +1,7 @@
 //! What a stop asks for: whom it covers, how hard, why, through which door.
 
+use std::collections::BTreeSet;
+
 use quell_protocol::{AgentId, By, RunId, SessionKey, StopReason, Surface, Verdict};
 
 use super::Who;
@@ -30,6 +32,11 @@ pub enum StopScope {
         id: AgentId,
         /// Which of them.
         phase: AgentPhase,
+    },
+    /// All runs of several agents, such as a subtree, queued ones included.
+    Agents {
+        /// The agents.
+        ids: BTreeSet<AgentId>,
     },
     /// All of it.
     Everything,

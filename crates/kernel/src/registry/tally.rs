@@ -72,6 +72,13 @@ impl Tallies {
         }
     }
 
+    /// Forgets an agent that has no active run.
+    pub(super) fn forget(&mut self, agent: &AgentId) {
+        if self.0.get(agent).is_some_and(|tally| tally.active.is_empty()) {
+            self.0.remove(agent);
+        }
+    }
+
     /// Row B3: waiting if any run waits, else processing, else stopping.
     pub(super) fn status(&self, agent: &AgentId) -> ComputeStatus {
         match self.0.get(agent) {

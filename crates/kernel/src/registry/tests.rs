@@ -3,6 +3,7 @@
 mod driver;
 mod model;
 mod promises;
+mod roster;
 mod status;
 
 use std::time::Duration;
@@ -16,6 +17,9 @@ use crate::time::{Moment, StopTimes};
 
 /// How many runs may wait, stand below each other, and be started by one here.
 const BOUNDS: Bounds = Bounds { queued: 3, depth: 2, children: 2 };
+
+/// The agents that take runs here.
+const AGENTS: [&str; 3] = ["main", "writer", "scout"];
 
 fn at(seconds: u64) -> Moment {
     Moment(Duration::from_secs(seconds))
@@ -66,7 +70,9 @@ fn new_run(id: &str, key: &str, on_busy: OnBusy) -> NewRun {
 }
 
 fn registry() -> Registry {
-    Registry::new(StopTimes::default(), BOUNDS)
+    let mut registry = Registry::new(StopTimes::default(), BOUNDS);
+    AGENTS.map(agent).into_iter().for_each(|agent| registry.enroll(agent));
+    registry
 }
 
 /// Accepts a run durably.

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use quell_protocol::api::OnBusy;
-use quell_protocol::{RunId, SessionKey, StopReason, Surface, Verdict};
+use quell_protocol::{AgentId, RunId, SessionKey, StopReason, Surface, Verdict};
 
 use super::model::{Model, Run};
-use super::{BOUNDS, agent, at, principal, registry, run_id, session};
+use super::{AGENTS, BOUNDS, agent, at, principal, registry, run_id, session};
 use crate::registry::{
     AgentPhase, Background, Gate, NewRun, Phase, Queued, Registry, StopAsk, StopScope, Stopped, Who,
 };
@@ -16,7 +16,6 @@ use crate::time::Moment;
 
 const RUNS: [&str; 8] = ["r0", "r1", "r2", "r3", "r4", "r5", "r6", "r7"];
 const SESSIONS: [&str; 3] = ["s0", "s1", "s2"];
-const AGENTS: [&str; 2] = ["main", "writer"];
 const PEOPLE: [&str; 2] = ["ann", "bob"];
 
 /// One use of the registry.
@@ -34,6 +33,9 @@ enum Op {
     Input(RunId, Input),
     Stop(StopScope, Who, StopAsk),
     Abort(Vec<RunId>, Push),
+    Enroll(AgentId),
+    Dismiss(BTreeSet<AgentId>),
+    DismissByForce(BTreeSet<AgentId>, Who, StopAsk),
     Forget(RunId),
     Gate(Gate),
     Later(u64),
@@ -86,15 +88,33 @@ fn scope() -> impl Strategy<Value = StopScope> {
             .prop_map(|(key, queued, background)| StopScope::Session { key, queued, background }),
         2 => (prop::sample::select(AGENTS.as_slice()), phase)
             .prop_map(|(id, phase)| StopScope::Agent { id: agent(id), phase }),
+        1 => agents().prop_map(|ids| StopScope::Agents { ids }),
         1 => Just(StopScope::Everything),
     ]
 }
 
-fn stop() -> impl Strategy<Value = Op> {
+fn agents() -> impl Strategy<Value = BTreeSet<AgentId>> {
+    prop::sample::subsequence(AGENTS.map(agent).to_vec(), 1..=AGENTS.len()).prop_map(BTreeSet::from_iter)
+}
+
+fn asker() -> impl Strategy<Value = (Who, StopAsk)> {
     let who = (prop::sample::select(PEOPLE.as_slice()), prop::bool::weighted(0.2))
         .prop_map(|(name, admin)| Who { principal: principal(name), admin });
     let ask = push().prop_map(|push| StopAsk { push, reason: StopReason::User, surface: Surface::Ws });
-    (scope(), who, ask).prop_map(|(scope, who, ask)| Op::Stop(scope, who, ask))
+    (who, ask)
+}
+
+fn stop() -> impl Strategy<Value = Op> {
+    (scope(), asker()).prop_map(|(scope, (who, ask))| Op::Stop(scope, who, ask))
+}
+
+/// Agents come and go.
+fn roster() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        3 => prop::sample::select(AGENTS.map(agent).to_vec()).prop_map(Op::Enroll),
+        1 => agents().prop_map(Op::Dismiss),
+        1 => (agents(), asker()).prop_map(|(agents, (who, ask))| Op::DismissByForce(agents, who, ask)),
+    ]
 }
 
 /// What the engine reports to a run. Start and abort have uses of their own.
@@ -124,6 +144,7 @@ fn op() -> impl Strategy<Value = Op> {
         5 => stop(),
         1 => (prop::collection::vec(id(), 0..3), push()).prop_map(|(ids, push)| Op::Abort(ids, push)),
         3 => id().prop_map(Op::Forget),
+        2 => roster(),
         2 => gate.prop_map(Op::Gate),
         2 => (0_u64..45).prop_map(Op::Later),
     ]
@@ -150,7 +171,7 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        Self { real: registry(), model: Model::new(BOUNDS), now: at(0) }
+        Self { real: registry(), model: Model::new(BOUNDS, AGENTS.map(agent).into()), now: at(0) }
     }
 
     /// Uses both and holds their answers against each other.
@@ -195,6 +216,26 @@ impl World {
                 did.stopped = Some(same_stop(self.real.stop(&scope, &who, &ask, self.now), wanted));
             }
             Op::Abort(ids, push) => did.stopped = Some(self.abort(ids, push)),
+            Op::Enroll(agent) => {
+                self.real.enroll(agent.clone());
+                self.model.roster.insert(agent);
+            }
+            Op::Dismiss(agents) => {
+                let dismissed = self.real.dismiss(&agents).is_ok();
+                let busy = agents.iter().any(|agent| !self.model.live_of_agent(agent).is_empty());
+                assert_eq!(dismissed, !busy);
+                if dismissed {
+                    self.real.strike(&agents);
+                    self.model.roster.retain(|agent| !agents.contains(agent));
+                }
+            }
+            Op::DismissByForce(agents, who, ask) => {
+                self.model.roster.retain(|agent| !agents.contains(agent));
+                let wanted = self.model.stop(&StopScope::Agents { ids: agents.clone() }, &who, &ask, self.now);
+                let stopped = self.real.dismiss_by_force(&agents, &who, &ask, self.now);
+                did.stopped = Some(same_stop(stopped, wanted));
+                self.real.strike(&agents);
+            }
             Op::Forget(id) => assert_eq!(self.real.forget(&id, |_| false), self.model.forget(&id)),
             Op::Gate(gate) => {
                 self.real.set_gate(gate);
@@ -241,6 +282,9 @@ impl World {
         expired.sort();
         assert_eq!(expired, sorted(self.model.expired(self.now)));
         assert_eq!(self.real.gate(), self.model.gate);
+        assert!(
+            AGENTS.map(agent).iter().all(|agent| self.real.is_enrolled(agent) == self.model.roster.contains(agent))
+        );
     }
 }
 

@@ -50,14 +50,16 @@ struct Early {
 pub(super) struct Model {
     pub(super) runs: Vec<Run>,
     pub(super) gate: Gate,
+    /// Agents that take runs.
+    pub(super) roster: BTreeSet<AgentId>,
     early: Vec<Early>,
     marks: u64,
     bounds: Bounds,
 }
 
 impl Model {
-    pub(super) fn new(bounds: Bounds) -> Self {
-        Self { runs: Vec::new(), gate: Gate::Open, early: Vec::new(), marks: 0, bounds }
+    pub(super) fn new(bounds: Bounds, roster: BTreeSet<AgentId>) -> Self {
+        Self { runs: Vec::new(), gate: Gate::Open, roster, early: Vec::new(), marks: 0, bounds }
     }
 
     pub(super) fn get(&self, id: &RunId) -> Option<&Run> {
@@ -84,6 +86,9 @@ impl Model {
             Gate::Open => {}
             Gate::Held => return Err(Refusal::Held),
             Gate::Closing => return Err(Refusal::ShuttingDown),
+        }
+        if !self.roster.contains(&new.agent) {
+            return Err(Refusal::NoAgent { agent: new.agent });
         }
         if let Some(parent) = &new.parent {
             self.judge_birth(parent, &new.agent)?;
@@ -220,6 +225,7 @@ impl Model {
                 let waits = run.state == RunState::Running && run.phase == Phase::Waiting;
                 run.new.agent == *id && (*phase == AgentPhase::Any || waits)
             }
+            StopScope::Agents { ids } => ids.contains(&run.new.agent),
             StopScope::Everything => true,
         };
         let mine = |run: &&Run| who.admin || run.new.principal == who.principal;
