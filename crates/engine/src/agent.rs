@@ -38,9 +38,9 @@ use crate::tools::background::{Background, Owner};
 use crate::tools::{Toolbox, UnknownTool, Workbench};
 use answer::{Answered, failed, invalid_arguments};
 use compact::{Allowance, Room, Wanted};
-pub use config::{AgentConfig, Limits, Thinking};
+pub use config::{AgentConfig, Limits, NO_THINKING, Thinking};
 pub use delegate::{Child, ChildOrder, ChildPlace, report_of};
-pub use society::{BadAgent, BadSociety, Materials, RESERVED, Roll, Society};
+pub use society::{BadAgent, BadSociety, Kept, Materials, RESERVED, Roll, Society, Stays, Unwelcome, tree_of};
 
 /// An agent, ready to run: its configuration with everything resolved.
 #[derive(Debug, Clone)]

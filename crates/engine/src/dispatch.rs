@@ -7,6 +7,7 @@ mod memory;
 mod recover;
 mod sessions;
 mod shutdown;
+mod society;
 mod submit;
 
 use std::sync::Arc;
@@ -41,6 +42,7 @@ use journal::keep_journal;
 pub use look::{Follow, HistoryPage};
 pub use memory::NoteFilter;
 pub use sessions::SessionError;
+pub use society::{Removal, SocietyError};
 pub use submit::{StopText, Submission, SubmitError, Submitted, stop_answer};
 
 /// How often the maintenance looks for what is over its time (row A6; the exact timers are each run's own).
@@ -80,6 +82,7 @@ impl Engine {
         let hub = Hub::default();
         let background = Background::new(clock, hub.clone(), config.limits.background_per_session);
         let workshop = Arc::new(build_workshop(&config, &models, (clock, background), &store)?);
+        society::restore(&store, &workshop.society).await?;
         let registry = Registry::new(config.stop, config.limits.bounds());
         let runs = Runs::new(registry, Arc::clone(&workshop), store.clone(), clock, hub.clone());
         let journal = Journal::default();
@@ -99,7 +102,7 @@ impl Engine {
             },
         );
         let access = Access::open(&config.token_file, store.clone(), clock).await?;
-        recover::seal_what_was_open(&store, clock, &config.agents, &workshop.hooks).await?;
+        recover::seal_what_was_open(&store, clock, &workshop.society.roll(), &workshop.hooks).await?;
         if store.hold().await?.held {
             runs.set_gate(Gate::Held);
         }

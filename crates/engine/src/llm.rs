@@ -227,6 +227,12 @@ impl Model {
         &self.name
     }
 
+    /// True when it can be asked to think.
+    #[must_use]
+    pub fn may_think(&self) -> bool {
+        self.provider.dialect.has_thinking()
+    }
+
     /// Spells a conversation in the dialect of the model's provider.
     #[must_use]
     pub fn conversation(&self, prompt: &Prompt<'_>) -> Conversation {

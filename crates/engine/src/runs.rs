@@ -4,6 +4,7 @@
 //! machine gave them: announcing, cancelling, killing, sealing and arming a timer are all synchronous and short. So a stop
 //! never waits for anything, and no two threads can announce out of order.
 
+mod agents;
 mod finish;
 mod hooks;
 mod look;
@@ -82,7 +83,8 @@ impl Runs {
     /// # Panics
     /// Outside of a runtime.
     #[must_use]
-    pub fn new(registry: Registry, workshop: Arc<Workshop>, store: Store, clock: Clock, hub: Hub) -> Self {
+    pub fn new(mut registry: Registry, workshop: Arc<Workshop>, store: Store, clock: Clock, hub: Hub) -> Self {
+        workshop.society.roll().keys().for_each(|agent| registry.enroll(agent.clone()));
         let (cells, shown) = (HashMap::new(), BTreeMap::new());
         let state = Mutex::new(State { registry, cells, shown, telling: false, refused: Vec::new() });
         let runtime = Handle::current();
@@ -138,7 +140,9 @@ impl Runs {
         self.end_processes(&mut stop, ask.push, |owner| match scope {
             StopScope::Session { key, background: Kept::Stop, .. } => owner.session == *key && may(who, owner),
             StopScope::Everything => may(who, owner),
-            StopScope::Session { .. } | StopScope::Run { .. } | StopScope::Agent { .. } => false,
+            StopScope::Session { .. } | StopScope::Run { .. } | StopScope::Agent { .. } | StopScope::Agents { .. } => {
+                false
+            }
         });
         stop
     }

@@ -4,6 +4,7 @@
 //! One thread writes and commits whatever is queued at once; a few threads read. An operation is a value that is handed to
 //! a thread, so a caller that leaves never leaves half an operation behind.
 
+mod agents;
 mod cursor;
 mod error;
 mod history;
@@ -32,6 +33,7 @@ use rusqlite::Connection;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+pub use agents::StoredAgent;
 pub use error::StoreError;
 pub use inspect::{Inspection, inspect};
 pub use lock::Holder;

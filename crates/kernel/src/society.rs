@@ -12,10 +12,16 @@ pub enum BadParent {
     /// There is no such agent.
     #[error("there is no agent {0:?} to be its parent")]
     Unknown(AgentId),
+    /// The tree is as deep as it may be.
+    #[error("agents may stand {DEEPEST} deep below each other, and it would stand deeper")]
+    TooDeep,
     /// Who follows the parents comes back to where they began.
     #[error("its parents form a circle: {}", .0.iter().map(AgentId::as_str).collect::<Vec<_>>().join(" -> "))]
     Circle(Vec<AgentId>),
 }
+
+/// How many agents may stand above each other. Trees are drawn and read nested, by programs that have a limit of their own.
+pub const DEEPEST: usize = 32;
 
 /// All agents with their parents.
 #[derive(Debug, Clone, Default)]
@@ -40,7 +46,7 @@ impl<'a> Tree<'a> {
     /// Checks the line of parents above an agent.
     ///
     /// # Errors
-    /// [`BadParent`]: the first of them that does not exist, or the circle that they form.
+    /// [`BadParent`]: the first of them that does not exist, the circle that they form, or that they are too many.
     pub fn check(&self, id: &'a AgentId) -> Result<(), BadParent> {
         let mut line = vec![id];
         while let Some(Some(parent)) = line.last().and_then(|last| self.parents.get(*last)) {
@@ -53,7 +59,7 @@ impl<'a> Tree<'a> {
                 return Err(BadParent::Circle(line[begins..].iter().map(|id| (*id).clone()).collect()));
             }
         }
-        Ok(())
+        if line.len() > DEEPEST { Err(BadParent::TooDeep) } else { Ok(()) }
     }
 
     /// The agents right below one, in the order of their ids.

@@ -79,6 +79,7 @@ codes! {
     AgentNotFound "agent_not_found" 404 "There is no such agent";
     MethodNotAllowed "method_not_allowed" 405 "This route does not take that method";
     Conflict "conflict" 409 "This contradicts what was accepted before";
+    AgentBusy "agent_busy" 409 "The agent has runs that are not over";
     Busy "busy" 409 "The session has an active run";
     BodyTooLarge "body_too_large" 413 "The body is too large";
     UnsupportedMediaType "unsupported_media_type" 415 "Send application/json";

@@ -13,6 +13,7 @@ pub mod ids;
 pub mod memory;
 pub mod receipt;
 pub mod session;
+pub mod society;
 pub mod verdict;
 
 pub use error::{ErrorCode, Problem};

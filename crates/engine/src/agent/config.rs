@@ -13,6 +13,12 @@ use serde::{Deserialize, Serialize};
 use crate::llm::ThinkingMode;
 use crate::proc::Isolate;
 
+/// The smallest budget for thinking that the API takes.
+const LEAST_THINKING: u32 = 1024;
+
+/// What is wrong with thinking where nobody is asked for it.
+pub const NO_THINKING: &str = "only providers of kind \"anthropic\" are asked for thinking";
+
 /// One agent: a model, a prompt, tools.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -77,11 +83,40 @@ impl AgentConfig {
         }
     }
 
+    /// What is wrong with the way in which its model is asked to think: the API's rules, so that a wrong setting is found
+    /// here and not at the first message.
+    #[must_use]
+    pub fn thinking_problem(&self) -> Option<String> {
+        match self.thinking_mode()? {
+            ThinkingMode::Adaptive if self.thinking_tokens.is_some() => {
+                return Some("is not needed with thinking = \"adaptive\"; leave one of them out".to_owned());
+            }
+            ThinkingMode::Adaptive => {}
+            ThinkingMode::Tokens(budget) => {
+                if let Some(text) = budget_problem(budget, self.max_tokens) {
+                    return Some(text);
+                }
+            }
+        }
+        let warm = self.temperature.filter(|temperature| (temperature - 1.0).abs() > f64::EPSILON)?;
+        Some(format!("a thinking model takes no temperature but 1, not {warm}; leave temperature out"))
+    }
+
     /// Whether calls of a tool wait for a person.
     #[must_use]
     pub fn approval(&self, tool: &str) -> ApprovalPolicy {
         self.approvals.get(tool).or_else(|| self.approvals.get("*")).copied().unwrap_or_default()
     }
+}
+
+fn budget_problem(budget: u32, max_tokens: Option<u32>) -> Option<String> {
+    if budget < LEAST_THINKING {
+        return Some(format!(
+            "{budget} is too few; the least is {LEAST_THINKING}, and without the key there is no thinking"
+        ));
+    }
+    let most = max_tokens.filter(|most| *most <= budget)?;
+    Some(format!("{budget} must be less than max_tokens = {most}, of which it is a part"))
 }
 
 impl Default for AgentConfig {

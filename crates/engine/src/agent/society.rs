@@ -1,20 +1,21 @@
 //! The agents that exist now, behind one lock, and what it takes to build one more.
 //!
-//! A run keeps the agent that it started with, so agents may come and go while runs are at work. Who may leave is not decided
-//! here: nothing in this file knows of runs.
+//! A run keeps the agent that it started with, so agents may come and go while runs are at work. Each step here is one locked
+//! step. Coming and going take two of them with the database in between: an agent that comes is claimed first, so that nobody
+//! else takes its id or its parent away, and one that goes is marked. Nothing in this file knows of runs.
+
+mod materials;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use quell_kernel::society::Tree;
+use quell_kernel::society::{BadParent, Tree};
 use quell_protocol::AgentId;
 
 use super::delegate::delegation_specs;
-use super::remember::memory_specs;
-use super::{Agent, AgentConfig, check_tools};
-use crate::llm::{Model, Models, ToolSpec};
-use crate::tools::Toolbox;
+use super::{Agent, AgentConfig};
+use crate::llm::ToolSpec;
+pub use materials::{BadAgent, Materials};
 
 /// The id that no agent can have: `/api/agents/tree` is the tree of all.
 pub const RESERVED: &str = "tree";
@@ -26,23 +27,12 @@ pub type Roll = BTreeMap<AgentId, Arc<Agent>>;
 #[derive(Debug, Clone)]
 pub struct Society(Arc<Inner>);
 
-/// What agents are built from.
-#[derive(Debug, Clone)]
-pub struct Materials {
-    /// The models that they may name.
-    pub models: Models,
-    /// The tools that they may name.
-    pub toolbox: Arc<Toolbox>,
-    /// The names of the configured MCP servers.
-    pub servers: BTreeSet<String>,
-    /// Where the workdirs of agents are that name none.
-    pub data_dir: PathBuf,
-}
-
 #[derive(Debug)]
 struct Inner {
     materials: Materials,
     default: AgentId,
+    /// Agents of the configuration. They never leave.
+    configured: BTreeSet<AgentId>,
     members: Mutex<Members>,
 }
 
@@ -51,23 +41,52 @@ struct Members {
     roll: Arc<Roll>,
     /// The tools that name all agents, made anew whenever one comes or goes.
     delegation: Arc<[ToolSpec]>,
+    /// Claimed and not taken in yet, with their parents.
+    coming: BTreeMap<AgentId, Option<AgentId>>,
+    /// Marked and not let go yet. They are still on the roll: their runs are being stopped.
+    going: BTreeSet<AgentId>,
+    /// Kept in the database although they cannot be built, with their parents.
+    lost: BTreeMap<AgentId, Option<AgentId>>,
 }
 
-impl Members {
-    fn new(roll: Roll) -> Self {
-        let delegation = delegation_specs(&roll);
-        Self { roll: Arc::new(roll), delegation }
-    }
-}
-
-/// Why an agent cannot be built.
+/// Why an agent does not come in.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("agent {agent:?}: {problem}")]
-pub struct BadAgent {
-    /// Which.
-    pub agent: AgentId,
-    /// What is wrong with it, in words that follow its name.
-    pub problem: String,
+pub enum Unwelcome {
+    /// One of that id exists, or is just being made.
+    #[error("there is an agent {0:?} already; choose another id, or delete that one first")]
+    Taken(AgentId),
+    /// One of that id was made before and is kept, although it could not be built at the last start.
+    #[error(
+        "an agent {0:?} is kept that could not be built when the daemon started (its log says why); delete it first, or mend \
+         the configuration and start the daemon again"
+    )]
+    Lost(AgentId),
+    /// Its parent does not stand.
+    #[error("agent {0:?}: {1}")]
+    Parent(AgentId, BadParent),
+}
+
+/// Why an agent stays.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Stays {
+    /// There is no such agent.
+    #[error("there is no agent {0:?}; `quell agents` lists them")]
+    Unknown(AgentId),
+    /// The configuration names it, or one below it.
+    #[error("the agent {0:?} is configured; remove [agents.{0}] from quell.toml and start the daemon again")]
+    Configured(AgentId),
+    /// Somebody makes or deletes it, or one below it, at this moment.
+    #[error("the agent {0:?} is being made or deleted at this moment; ask again")]
+    Moving(AgentId),
+}
+
+/// An agent that was made at run time, as it was kept.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Kept {
+    /// Its id.
+    pub id: AgentId,
+    /// Its configuration, or why that cannot be read.
+    pub config: Result<AgentConfig, String>,
 }
 
 /// Why there is no society.
@@ -95,7 +114,50 @@ impl Society {
             tree.check(id).map_err(|bad| BadAgent { agent: id.clone(), problem: bad.to_string() })?;
             roll.insert(id.clone(), materials.build(id, config.clone())?);
         }
-        Ok(Self(Arc::new(Inner { materials, default, members: Mutex::new(Members::new(roll)) })))
+        let members = Members {
+            delegation: delegation_specs(&roll),
+            roll: Arc::new(roll),
+            coming: BTreeMap::new(),
+            going: BTreeSet::new(),
+            lost: BTreeMap::new(),
+        };
+        let configured = configured.keys().cloned().collect();
+        Ok(Self(Arc::new(Inner { materials, default, configured, members: Mutex::new(members) })))
+    }
+
+    /// Takes in the agents that were made at run time, parents before children. One that cannot be built is lost for now, with
+    /// all below it; one that the configuration names gives way to it. Answers those that did not come in, with the reason.
+    #[must_use]
+    pub fn restore(&self, kept: Vec<Kept>) -> Vec<BadAgent> {
+        let mut members = self.members();
+        let (shadowed, kept): (Vec<Kept>, Vec<Kept>) =
+            kept.into_iter().partition(|agent| self.0.configured.contains(&agent.id));
+        let told = "the configuration has one of that id, which is used; the one that was made at run time is kept";
+        let mut absent: Vec<BadAgent> =
+            shadowed.into_iter().map(|agent| BadAgent { agent: agent.id, problem: told.to_owned() }).collect();
+        let parent = |agent: &Kept| agent.config.as_ref().ok().and_then(|config| config.parent.clone());
+        let parents: BTreeMap<AgentId, Option<AgentId>> =
+            kept.iter().map(|agent| (agent.id.clone(), parent(agent))).collect();
+        let mut waiting: BTreeMap<AgentId, Result<AgentConfig, String>> =
+            kept.into_iter().map(|agent| (agent.id, agent.config)).collect();
+        let mut roll = Roll::clone(&members.roll);
+        for id in parents_first(&parents) {
+            let Some(config) = waiting.remove(&id) else { continue };
+            let problem = config.and_then(|config| {
+                if let Some(parent) = config.parent.as_ref().filter(|parent| !roll.contains_key(*parent)) {
+                    return Err(BadParent::Unknown(parent.clone()).to_string());
+                }
+                let built = self.0.materials.build(&id, config).map_err(|bad| bad.problem)?;
+                roll.insert(id.clone(), built);
+                Ok(())
+            });
+            if let Err(problem) = problem {
+                members.lost.insert(id.clone(), parents.get(&id).cloned().flatten());
+                absent.push(BadAgent { agent: id, problem });
+            }
+        }
+        members.call(roll);
+        absent
     }
 
     /// An agent that exists now.
@@ -116,6 +178,13 @@ impl Society {
         Arc::clone(&self.members().roll)
     }
 
+    /// An agent and all below it that exist now; nothing when there is no such agent.
+    #[must_use]
+    pub fn below(&self, root: &AgentId) -> BTreeSet<AgentId> {
+        let roll = self.roll();
+        tree_of(&roll).below(root).into_iter().cloned().collect()
+    }
+
     /// The tools by which agents reach each other, naming all that exist now.
     #[must_use]
     pub fn delegation(&self) -> Arc<[ToolSpec]> {
@@ -128,25 +197,78 @@ impl Society {
         &self.0.materials
     }
 
-    /// Takes an agent in. False when there is one of that id.
-    #[must_use]
-    pub fn create(&self, agent: Arc<Agent>) -> bool {
+    /// Claims the id of an agent that is to come, and its place below its parent. [`Society::join`] takes it in, or
+    /// [`Society::disclaim`] gives both up.
+    ///
+    /// # Errors
+    /// [`Unwelcome`]; nothing has changed then.
+    pub fn claim(&self, agent: &Agent) -> Result<(), Unwelcome> {
         let mut members = self.members();
-        if members.roll.contains_key(&agent.id) {
-            return false;
+        let (id, parent) = (&agent.id, agent.config.parent.as_ref());
+        if members.lost.contains_key(id) {
+            return Err(Unwelcome::Lost(id.clone()));
         }
-        let mut roll = Roll::clone(&members.roll);
-        roll.insert(agent.id.clone(), agent);
-        *members = Members::new(roll);
-        true
+        if members.roll.contains_key(id) || members.coming.contains_key(id) {
+            return Err(Unwelcome::Taken(id.clone()));
+        }
+        let there = members.roll.values().filter(|other| !members.going.contains(&other.id));
+        let there = there.map(|other| (&other.id, other.config.parent.as_ref()));
+        Tree::new(there.chain([(id, parent)])).check(id).map_err(|bad| Unwelcome::Parent(id.clone(), bad))?;
+        members.coming.insert(id.clone(), parent.cloned());
+        Ok(())
     }
 
-    /// Lets agents go.
-    pub fn remove(&self, ids: &BTreeSet<AgentId>) {
+    /// Takes in an agent that was claimed.
+    pub fn join(&self, agent: Arc<Agent>) {
         let mut members = self.members();
+        members.coming.remove(&agent.id);
+        let mut roll = Roll::clone(&members.roll);
+        roll.insert(agent.id.clone(), agent);
+        members.call(roll);
+    }
+
+    /// Gives up a claim.
+    pub fn disclaim(&self, id: &AgentId) {
+        self.members().coming.remove(id);
+    }
+
+    /// Marks an agent and all below it as going, those that could not be built included, and answers which. No agent comes in
+    /// below them until [`Society::let_go`] or [`Society::retain`].
+    ///
+    /// # Errors
+    /// [`Stays`]; nothing has changed then.
+    pub fn mark(&self, root: &AgentId) -> Result<BTreeSet<AgentId>, Stays> {
+        let mut members = self.members();
+        let absent = members.lost.iter().chain(&members.coming).map(|(id, parent)| (id, parent.as_ref()));
+        let there = members.roll.values().map(|agent| (&agent.id, agent.config.parent.as_ref()));
+        let marked: BTreeSet<AgentId> = Tree::new(there.chain(absent)).below(root).into_iter().cloned().collect();
+        if marked.is_empty() {
+            return Err(Stays::Unknown(root.clone()));
+        }
+        if let Some(id) = marked.iter().find(|id| self.0.configured.contains(*id)) {
+            return Err(Stays::Configured(id.clone()));
+        }
+        let moves = |id: &&AgentId| members.coming.contains_key(*id) || members.going.contains(*id);
+        if let Some(id) = marked.iter().find(moves) {
+            return Err(Stays::Moving(id.clone()));
+        }
+        members.going.extend(marked.iter().cloned());
+        Ok(marked)
+    }
+
+    /// Takes the marks back.
+    pub fn retain(&self, ids: &BTreeSet<AgentId>) {
+        self.members().going.retain(|id| !ids.contains(id));
+    }
+
+    /// Lets marked agents go.
+    pub fn let_go(&self, ids: &BTreeSet<AgentId>) {
+        let mut members = self.members();
+        members.going.retain(|id| !ids.contains(id));
+        members.lost.retain(|id, _| !ids.contains(id));
         let mut roll = Roll::clone(&members.roll);
         roll.retain(|id, _| !ids.contains(id));
-        *members = Members::new(roll);
+        members.call(roll);
     }
 
     fn members(&self) -> MutexGuard<'_, Members> {
@@ -154,42 +276,25 @@ impl Society {
     }
 }
 
-impl Materials {
-    /// Builds an agent with the model that its configuration names. Its workdir exists then. Whether its parent does is the
-    /// tree's business, not the agent's.
-    ///
-    /// # Errors
-    /// [`BadAgent`] says what is wrong with the configuration.
-    pub fn build(&self, id: &AgentId, config: AgentConfig) -> Result<Arc<Agent>, BadAgent> {
-        let model = self.models.resolve(&config.model);
-        let model = model.map_err(|error| BadAgent { agent: id.clone(), problem: error.to_string() })?;
-        self.build_with(id, config, model)
+impl Members {
+    /// These are the agents from now on.
+    fn call(&mut self, roll: Roll) {
+        self.delegation = delegation_specs(&roll);
+        self.roll = Arc::new(roll);
     }
+}
 
-    /// Builds an agent with a model that somebody else has resolved.
-    ///
-    /// # Errors
-    /// [`BadAgent`] says what is wrong with the configuration.
-    pub fn build_with(&self, id: &AgentId, config: AgentConfig, model: Model) -> Result<Arc<Agent>, BadAgent> {
-        let wrong = |problem: String| BadAgent { agent: id.clone(), problem };
-        check_tools(&config.tools, self.servers.iter()).map_err(|error| wrong(error.to_string()))?;
-        let named: Vec<String> = config.approvals.keys().cloned().collect();
-        check_tools(&named, self.servers.iter()).map_err(|error| wrong(format!("approvals: {error}")))?;
-        if let Some(server) = config.mcp.iter().flatten().find(|server| !self.servers.contains(*server)) {
-            return Err(wrong(format!("its MCP server {server:?} is not configured")));
-        }
-        let own = || self.data_dir.join("work").join(id.as_str().replace(['/', '\\', '.'], "_"));
-        let workdir = config.workdir.clone().unwrap_or_else(own);
-        std::fs::create_dir_all(&workdir)
-            .map_err(|error| wrong(format!("its workdir {} cannot be made: {error}", workdir.display())))?;
-        let mut system = config.prompt.clone();
-        if let Some(language) = &config.language {
-            system.push_str(&format!("\n\nAnswer in the language {language} unless asked for another."));
-        }
-        let mut tools = self.toolbox.specs(&config.tools);
-        tools.extend(memory_specs(&config.tools));
-        Ok(Arc::new(Agent { id: id.clone(), tools, config, model, system, workdir }))
-    }
+/// The tree of all agents on a roll.
+#[must_use]
+pub fn tree_of(roll: &Roll) -> Tree<'_> {
+    Tree::new(roll.values().map(|agent| (&agent.id, agent.config.parent.as_ref())))
+}
+
+/// All of them, each behind its parent where that is one of them. Those in a circle come last.
+fn parents_first(parents: &BTreeMap<AgentId, Option<AgentId>>) -> Vec<AgentId> {
+    let tree = Tree::new(parents.iter().map(|(id, parent)| (id, parent.as_ref())));
+    let from_roots = tree.roots().flat_map(|root| tree.below(root));
+    from_roots.chain(parents.keys()).cloned().collect()
 }
 
 #[cfg(test)]

@@ -38,6 +38,13 @@ pub enum Notice {
         /// Its runs that are not over.
         active: Vec<RunId>,
     },
+    /// An agent came or went. One that came is idle.
+    Society {
+        /// The agent.
+        agent: AgentId,
+        /// `created` or `deleted`.
+        change: &'static str,
+    },
     /// A session changed.
     Session {
         /// Its key.

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use quell_kernel::Push;
 use quell_kernel::registry::{AgentPhase, StopAsk, StopScope};
-use quell_kernel::society::Tree;
 use quell_kernel::turn::Turn;
 use quell_protocol::api::{AgentAbortAnswer, AgentRow, HistoryMessage, Hold, List, RunView, SessionRow};
 use quell_protocol::approval::{ApprovalRow, Decision};
 use quell_protocol::{AgentId, EventKind, RunEvent, RunId, SessionKey};
 
 use super::{AnswerError, Caller, Engine, Follower, Stop};
+use crate::agent::tree_of;
 use crate::scope::StopLevel;
 use crate::store::{Past, RunFilter, RunRow, SessionFilter, StoreError, StoredSession};
 use crate::tools::background::BackgroundProcess;
@@ -104,7 +104,7 @@ impl Engine {
     pub fn agents(&self) -> Vec<AgentRow> {
         let society = &self.inner().workshop.society;
         let roll = society.roll();
-        let tree = Tree::new(roll.values().map(|agent| (&agent.id, agent.config.parent.as_ref())));
+        let tree = tree_of(&roll);
         let row = |agent: &Arc<crate::agent::Agent>| {
             let (compute_status, active_runs) = self.inner().runs.agent(&agent.id);
             AgentRow {

@@ -1,17 +1,15 @@
 //! Recovery at start: it folds the journals of the runs that a crash left open, and seals them. It never starts or resumes a
 //! run, those that waited included.
 
-use std::collections::BTreeMap;
-
 use futures_util::future::try_join_all;
 use quell_kernel::journal::{Folded, Line};
 use quell_kernel::turn::{InvalidTurn, PartialPolicy, Sealing, Turn};
 use quell_protocol::api::{RunResult, RunView};
 use quell_protocol::{
-    AgentId, HookEvent, Instant, Leftover, Receipt, ResourceKind, Rung, StopReason, Surface, TurnRecord, Usage, Verdict,
+    HookEvent, Instant, Leftover, Receipt, ResourceKind, Rung, StopReason, Surface, TurnRecord, Usage, Verdict,
 };
 
-use crate::agent::AgentConfig;
+use crate::agent::Roll;
 use crate::clock::Clock;
 use crate::hooks::Hooks;
 use crate::proc::survivors;
@@ -32,7 +30,7 @@ const AT_A_TIME: usize = 256;
 pub(super) async fn seal_what_was_open(
     store: &Store,
     clock: Clock,
-    agents: &BTreeMap<AgentId, AgentConfig>,
+    agents: &Roll,
     hooks: &Hooks,
 ) -> Result<(), StoreError> {
     let open = store.open_runs().await?;
@@ -44,7 +42,7 @@ pub(super) async fn seal_what_was_open(
         tracing::warn!(%run, ?names, "processes of a run outlived its daemon");
     }
     let left = |row: &RunRow| alive.get(&row.id).map(Vec::as_slice).unwrap_or_default();
-    let policy = |row: &RunRow| agents.get(&row.agent).map(|agent| agent.partial).unwrap_or_default();
+    let policy = |row: &RunRow| agents.get(&row.agent).map(|agent| agent.config.partial).unwrap_or_default();
     for rows in open.chunks(AT_A_TIME) {
         let sealed = try_join_all(rows.iter().map(|row| seal(store, clock, (policy(row), left(row)), row))).await?;
         tell_ends(hooks, &sealed).await;

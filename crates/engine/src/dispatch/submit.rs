@@ -88,7 +88,7 @@ impl SubmitError {
             Self::Refused(Refusal::QueueFull { .. }) => ErrorCode::QueueFull,
             // Doors ask for no sub-runs; a run that does gets the words.
             Self::Refused(Refusal::SubRun(_)) | Self::Empty => ErrorCode::InvalidRequest,
-            Self::UnknownAgent(_) => ErrorCode::AgentNotFound,
+            Self::UnknownAgent(_) | Self::Refused(Refusal::NoAgent { .. }) => ErrorCode::AgentNotFound,
             Self::Conflict(_) => ErrorCode::Conflict,
             Self::Store(_) => ErrorCode::StoreUnavailable,
         }

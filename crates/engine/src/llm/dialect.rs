@@ -50,6 +50,14 @@ impl Dialect {
         }
     }
 
+    /// True when thinking can be asked for.
+    pub(super) fn has_thinking(self) -> bool {
+        match self {
+            Self::Openai => false,
+            Self::Anthropic => true,
+        }
+    }
+
     /// Where requests go, below the base.
     pub(super) fn path(self) -> &'static [&'static str] {
         match self {

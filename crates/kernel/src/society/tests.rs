@@ -58,6 +58,16 @@ fn parents_that_make_no_tree_are_named() {
     );
 }
 
+#[test]
+fn a_tree_has_a_bottom() {
+    let name = |number: usize| format!("agent{number}");
+    let line: Vec<String> = (1..=DEEPEST).map(|number| format!("{}<{}", name(number), name(number - 1))).collect();
+    let agents = parse(&[vec!["agent0"], line.iter().map(String::as_str).collect()].concat());
+    let tree = tree(&agents);
+    assert_eq!(tree.check(&id(&name(DEEPEST - 1))), Ok(()));
+    assert_eq!(tree.check(&id(&name(DEEPEST))), Err(BadParent::TooDeep));
+}
+
 proptest! {
     /// In a sound tree the subtrees of the roots are all agents, each once; in any other, everything still ends.
     #[test]

@@ -1,15 +1,12 @@
 //! What a parsed configuration may still have wrong.
 
-use quell_engine::agent::{AgentConfig, RESERVED, check_tools};
-use quell_engine::llm::{ProviderKind, ThinkingMode};
+use quell_engine::agent::{AgentConfig, NO_THINKING, RESERVED, check_tools};
+use quell_engine::llm::ProviderKind;
 use quell_engine::memory::MemorySettings;
 use quell_kernel::society::{BadParent, Tree};
 use quell_protocol::AgentId;
 
 use super::Config;
-
-/// The smallest budget that the API takes.
-const LEAST_THINKING: u32 = 1024;
 
 /// More notes would say less.
 const MOST_RECALLED: usize = 50;
@@ -74,7 +71,7 @@ pub(super) fn problems(config: &Config) -> Vec<Problem> {
             }
             Some(_) => {}
         }
-        if let Some(text) = thinking_problem(config, agent) {
+        if let Some(text) = agent.thinking_problem().or_else(|| kind_problem(config, agent)) {
             let key = if agent.thinking_tokens.is_some() { "thinking_tokens" } else { "thinking" };
             wrong(&format!("agents.{id}.{key}"), text);
         }
@@ -101,7 +98,7 @@ fn parent_problem(tree: &Tree<'_>, id: &AgentId, agent: &AgentConfig) -> Option<
         }
         // One further up has that parent, and is told so.
         BadParent::Unknown(_) => None,
-        circle @ BadParent::Circle(_) => Some(circle.to_string()),
+        bad @ (BadParent::Circle(_) | BadParent::TooDeep) => Some(bad.to_string()),
     }
 }
 
@@ -116,34 +113,10 @@ fn memory_problems(memory: &MemorySettings, wrong: &mut impl FnMut(&str, String)
     }
 }
 
-/// The API's rules about thinking, so that a wrong setting is found here and not at the first message.
-fn thinking_problem(config: &Config, agent: &AgentConfig) -> Option<String> {
-    let provider = agent.model.split_once('/').and_then(|(provider, _)| config.providers.get(provider));
-    match agent.thinking_mode()? {
-        ThinkingMode::Adaptive if agent.thinking_tokens.is_some() => {
-            return Some("is not needed with thinking = \"adaptive\"; leave one of them out".to_owned());
-        }
-        ThinkingMode::Adaptive => {}
-        ThinkingMode::Tokens(budget) => {
-            if let Some(text) = budget_problem(budget, agent.max_tokens) {
-                return Some(text);
-            }
-        }
-    }
-    if let Some(warm) = agent.temperature.filter(|temperature| (temperature - 1.0).abs() > f64::EPSILON) {
-        return Some(format!("a thinking model takes no temperature but 1, not {warm}; leave temperature out"));
-    }
-    // A provider that is not there has its own problem.
-    let other = provider.is_some_and(|provider| provider.kind != ProviderKind::Anthropic);
-    other.then(|| "only providers of kind \"anthropic\" are asked for thinking".to_owned())
-}
-
-fn budget_problem(budget: u32, max_tokens: Option<u32>) -> Option<String> {
-    if budget < LEAST_THINKING {
-        return Some(format!(
-            "{budget} is too few; the least is {LEAST_THINKING}, and without the key there is no thinking"
-        ));
-    }
-    let most = max_tokens.filter(|most| *most <= budget)?;
-    Some(format!("{budget} must be less than max_tokens = {most}, of which it is a part"))
+/// What only some kinds of providers do. A provider that is not there has its own problem.
+fn kind_problem(config: &Config, agent: &AgentConfig) -> Option<String> {
+    agent.thinking_mode()?;
+    let (provider, _) = agent.model.split_once('/')?;
+    let other = config.providers.get(provider).is_some_and(|provider| provider.kind != ProviderKind::Anthropic);
+    other.then(|| NO_THINKING.to_owned())
 }

@@ -79,6 +79,15 @@ impl House {
         Self::build(model, data, plan, claim).await
     }
 
+    /// As [`House::reopen`], with a changed configuration.
+    pub(crate) async fn reopen_with(self, change: impl FnOnce(&mut Plan)) -> Self {
+        self.engine.shut_down().await;
+        let Self { model, data, claim, .. } = self;
+        let mut plan = plan(&model, data.path().to_path_buf());
+        change(&mut plan);
+        Self::build(model, data, plan, claim).await
+    }
+
     async fn build(model: ScriptedModel, data: TempDir, plan: Plan, claim: Claim) -> Self {
         // Engines are built in the roof, which installs the TLS provider; here the test client does.
         drop(quell_testkit::daemon::client());

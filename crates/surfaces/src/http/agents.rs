@@ -1,13 +1,17 @@
-//! Agents: list, look, and the abort of their model calls (row B4).
+//! Agents: list, look, make, delete, and the abort of their model calls (row B4).
 
 use axum::Json;
 use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use quell_engine::dispatch::{Removal, SocietyError};
 use quell_kernel::registry::AgentPhase;
 use quell_protocol::api::{AgentAbortAnswer, AgentRow, List, StopRunRequest};
+use quell_protocol::society::{AgentNode, AgentsDeleted, NewAgent};
 use quell_protocol::{AgentId, ErrorCode};
 use serde::Deserialize;
 
-use super::body::{Asked, Optional};
+use super::body::{Asked, Body, Optional};
+use super::sessions::EndRequest;
 use super::stop::ask;
 use super::{Refused, Visitor, refuse};
 use crate::door::Door;
@@ -23,6 +27,47 @@ pub(super) async fn show(
 ) -> Result<Json<AgentRow>, Refused> {
     let id = agent_id(&id)?;
     door.engine().agent(&id).map(Json).ok_or_else(|| no_agent(&id))
+}
+
+pub(super) async fn tree(State(door): State<Door>, _visitor: Visitor) -> Json<List<AgentNode>> {
+    Json(List { items: door.engine().agent_tree(), next_cursor: None })
+}
+
+impl From<SocietyError> for Refused {
+    fn from(error: SocietyError) -> Self {
+        refuse(error.code(), error.to_string())
+    }
+}
+
+pub(super) async fn create(
+    State(door): State<Door>,
+    visitor: Visitor,
+    Body(request): Body<NewAgent>,
+) -> Result<(StatusCode, Json<AgentRow>), Refused> {
+    let row = door.engine().create_agent(visitor.admin()?, request).await?;
+    Ok((StatusCode::CREATED, Json(row)))
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct DeleteQuery {
+    force: Option<String>,
+}
+
+pub(super) async fn delete(
+    State(door): State<Door>,
+    visitor: Visitor,
+    Path(id): Path<String>,
+    Asked(query): Asked<DeleteQuery>,
+    Optional(request): Optional<EndRequest>,
+) -> Result<Json<AgentsDeleted>, Refused> {
+    let caller = visitor.admin()?;
+    let id = agent_id(&id)?;
+    let removal = match query.force.as_deref() {
+        None | Some("0" | "false" | "no") => Removal::IfIdle,
+        Some(_) => Removal::Force(ask(caller, false, request.reason.as_deref())),
+    };
+    Ok(Json(door.engine().delete_agent(caller, &id, removal).await?))
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -44,15 +89,17 @@ pub(super) async fn abort(
     if door.engine().agent(&id).is_none() {
         return Err(no_agent(&id));
     }
-    let phase = match query.scope.as_deref() {
-        None | Some("call") => AgentPhase::WaitingLlm,
-        Some("run") => AgentPhase::Any,
+    let ask = ask(caller, request.force, request.reason.as_deref());
+    let engine = door.engine();
+    let (answer, stop) = match query.scope.as_deref() {
+        None | Some("call") => engine.abort_agent(caller, &id, AgentPhase::WaitingLlm, &ask),
+        Some("run") => engine.abort_agent(caller, &id, AgentPhase::Any, &ask),
+        Some("tree") => engine.abort_agent_tree(caller, &id, &ask),
         Some(other) => {
-            return Err(refuse(ErrorCode::InvalidRequest, format!("scope is {other:?}; it may be `run` or absent")));
+            let detail = format!("scope is {other:?}; it may be `run`, `tree` or absent");
+            return Err(refuse(ErrorCode::InvalidRequest, detail));
         }
     };
-    let ask = ask(caller, request.force, request.reason.as_deref());
-    let (answer, stop) = door.engine().abort_agent(caller, &id, phase, &ask);
     // The answer is sent when the status has left `waiting_llm` and `stopping` for these runs (row B5).
     for ticket in &stop.tickets {
         ticket.settled().await;

@@ -9,6 +9,7 @@ use quell_protocol::api::{
 use quell_protocol::approval::{ApprovalAnswer, ApprovalRow};
 use quell_protocol::background::{ProcessRow, ProcessView};
 use quell_protocol::session::{SessionAnswer, SessionRequest, SessionView};
+use quell_protocol::society::{AgentNode, AgentsDeleted, NewAgent};
 use quell_protocol::{ErrorCode, Problem, RunEvent};
 use serde_json::{Map, Value, json};
 use utoipa::OpenApi;
@@ -51,10 +52,31 @@ const ROUTES: &[Row] = &[
     get("/metrics", "Prometheus metrics", &[(200, "text", "metrics")]),
     get("/openapi.json", "This document", &[(200, "", "the document")]),
     get("/api/agents", "All agents", &[(200, "[AgentRow]", "agents")]),
+    post(
+        "/api/agents",
+        "Make an agent at run time",
+        "NewAgent",
+        &[
+            (201, "AgentRow", "made, durable"),
+            (400, "Problem", "it cannot be built"),
+            (409, "Problem", "the id is taken"),
+            (503, "Problem", "closing, or the database cannot be written"),
+        ],
+    ),
+    get("/api/agents/tree", "All agents as the trees that they form", &[(200, "[AgentNode]", "the roots")]),
+    delete(
+        "/api/agents/{id}",
+        "Delete an agent that was made at run time, with all below it; ?force stops their runs first",
+        &[
+            (200, "AgentsDeleted", "gone"),
+            (404, "Problem", "unknown"),
+            (409, "Problem", "it is configured, or has runs that are not over"),
+        ],
+    ),
     get("/api/agents/{id}", "One agent", &[(200, "AgentRow", "the agent"), (404, "Problem", "unknown")]),
     post(
         "/api/agent/{id}/abort",
-        "Abort the agent's model calls; with ?scope=run all its runs",
+        "Abort the agent's model calls; with ?scope=run all its runs, with ?scope=tree those of all agents below it, too",
         "StopRunRequest",
         &[(200, "AgentAbortAnswer", "what was aborted"), (400, "Problem", "no id"), (404, "Problem", "unknown")],
     ),
@@ -170,11 +192,14 @@ const ROUTES: &[Row] = &[
 #[derive(OpenApi)]
 #[openapi(components(schemas(
     AgentAbortAnswer,
+    AgentNode,
     AgentRow,
+    AgentsDeleted,
     ApprovalAnswer,
     ApprovalRow,
     HistoryMessage,
     Hold,
+    NewAgent,
     NewToken,
     Problem,
     ProcessRow,

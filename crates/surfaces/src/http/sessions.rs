@@ -103,7 +103,7 @@ pub(super) async fn history(
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct EndRequest {
-    reason: Option<String>,
+    pub(super) reason: Option<String>,
 }
 
 pub(super) async fn reset(

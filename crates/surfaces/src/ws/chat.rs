@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use quell_engine::Engine;
 use quell_engine::dispatch::Notice;
+use quell_protocol::api::ComputeStatus;
 use quell_protocol::{EventKind, Receipt, RunEvent, RunId, SessionKey, Usage, Verdict};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -82,6 +83,11 @@ impl Chats {
             }
             Notice::Agent { agent, status, active } => {
                 let payload = json!({"agentId": agent, "computeStatus": status, "activeRuns": active});
+                self.outbox.event("agents.changed", &payload, Weight::Fact);
+            }
+            Notice::Society { agent, change } => {
+                let payload =
+                    json!({"agentId": agent, "computeStatus": ComputeStatus::Idle, "activeRuns": [], "change": change});
                 self.outbox.event("agents.changed", &payload, Weight::Fact);
             }
             Notice::Session { key, reason } => {

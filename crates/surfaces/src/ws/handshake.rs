@@ -68,7 +68,9 @@ impl Peer {
         match notice {
             Notice::Shutdown { .. } => true,
             Notice::Run(_) | Notice::Cancelling { .. } => self.role == Role::Node || self.granted >= Some(Scope::Read),
-            Notice::Agent { .. } | Notice::Session { .. } | Notice::Hold { .. } => self.granted >= Some(Scope::Read),
+            Notice::Agent { .. } | Notice::Society { .. } | Notice::Session { .. } | Notice::Hold { .. } => {
+                self.granted >= Some(Scope::Read)
+            }
         }
     }
 }

@@ -1,8 +1,10 @@
 //! Who is there, who is named to whom, and which configurations make no agent.
 
+use std::path::PathBuf;
+
 use super::*;
-use crate::llm::{ProviderConfig, ProviderKind};
-use crate::tools::ToolSettings;
+use crate::llm::{Models, ProviderConfig, ProviderKind};
+use crate::tools::{ToolSettings, Toolbox};
 
 fn id(text: &str) -> AgentId {
     AgentId::parse(text).expect("an agent id")
@@ -36,22 +38,110 @@ fn named(society: &Society) -> Vec<String> {
     society.delegation().iter().map(|spec| spec.description.clone()).collect()
 }
 
+fn below(parent: &str) -> AgentConfig {
+    AgentConfig { parent: Some(id(parent)), ..config() }
+}
+
+fn built(society: &Society, name: &str, config: AgentConfig) -> Arc<Agent> {
+    society.materials().build(&id(name), config).expect("an agent")
+}
+
+fn comes(society: &Society, name: &str, config: AgentConfig) {
+    let agent = built(society, name, config);
+    society.claim(&agent).expect("welcome");
+    society.join(agent);
+}
+
+fn ids(names: &[&str]) -> BTreeSet<AgentId> {
+    names.iter().map(|name| id(name)).collect()
+}
+
 #[test]
 fn every_agent_that_exists_is_named_to_all_and_no_other() {
     let (society, dir) = society(&["main", "scout"]);
     let before = society.delegation();
-    let writer = AgentConfig { role: Some("writes".to_owned()), ..config() };
-    let writer = society.materials().build(&id("writer"), writer).expect("an agent");
+    comes(&society, "writer", AgentConfig { role: Some("writes".to_owned()), ..config() });
+    let writer = society.get(&id("writer")).expect("it came");
     assert_eq!(writer.workdir, dir.path().join("work/writer"));
     assert!(writer.workdir.is_dir());
-    assert!(society.create(Arc::clone(&writer)));
-    assert!(!society.create(writer), "one of that id is there");
     assert!(named(&society).iter().all(|text| text.ends_with("The agents are: main, scout, writer (writes).")));
-    society.remove(&BTreeSet::from([id("scout")]));
-    assert!(named(&society).iter().all(|text| text.ends_with("The agents are: main, writer (writes).")));
+    let marked = society.mark(&id("writer")).expect("it may go");
+    assert!(society.get(&id("writer")).is_some(), "its runs are being stopped");
+    society.let_go(&marked);
+    assert!(named(&society).iter().all(|text| text.ends_with("The agents are: main, scout.")));
     assert!(before.iter().all(|spec| spec.description.ends_with("main, scout.")), "a run keeps what it began with");
-    assert!(society.get(&id("scout")).is_none() && society.get(&id("writer")).is_some());
-    assert_eq!(society.roll().keys().map(AgentId::as_str).collect::<Vec<_>>(), ["main", "writer"]);
+    assert_eq!(society.roll().keys().map(AgentId::as_str).collect::<Vec<_>>(), ["main", "scout"]);
+}
+
+#[test]
+fn an_id_is_claimed_once_and_free_again_when_the_claim_is_given_up() {
+    let (society, _dir) = society(&["main"]);
+    let writer = built(&society, "writer", config());
+    assert_eq!(society.claim(&writer), Ok(()));
+    assert_eq!(society.claim(&writer), Err(Unwelcome::Taken(id("writer"))), "somebody else makes it");
+    assert!(society.get(&id("writer")).is_none(), "nobody sees it before it is kept");
+    society.disclaim(&id("writer"));
+    assert_eq!(society.claim(&writer), Ok(()));
+    society.join(Arc::clone(&writer));
+    assert_eq!(society.claim(&writer), Err(Unwelcome::Taken(id("writer"))));
+    assert_eq!(society.claim(&built(&society, "main", config())), Err(Unwelcome::Taken(id("main"))));
+}
+
+#[test]
+fn a_parent_is_there_stays_and_is_somebody_else() {
+    let (society, _dir) = society(&["main"]);
+    let parent = |name: &str, bad| Err(Unwelcome::Parent(id(name), bad));
+    let claim = |name: &str, config| society.claim(&built(&society, name, config));
+    assert_eq!(claim("a", below("gone")), parent("a", BadParent::Unknown(id("gone"))));
+    assert_eq!(claim("a", below("a")), parent("a", BadParent::Circle(vec![id("a"), id("a")])));
+    comes(&society, "a", below("main"));
+    comes(&society, "b", below("a"));
+    let marked = society.mark(&id("a")).expect("it may go");
+    assert_eq!(marked, ids(&["a", "b"]));
+    assert_eq!(claim("c", below("b")), parent("c", BadParent::Unknown(id("b"))), "its parent is going");
+    assert_eq!(society.mark(&id("b")), Err(Stays::Moving(id("b"))));
+    society.retain(&marked);
+    assert_eq!(claim("c", below("b")), Ok(()));
+    assert_eq!(society.mark(&id("a")), Err(Stays::Moving(id("c"))), "nobody loses a parent while it comes");
+}
+
+#[test]
+fn what_the_configuration_names_stays() {
+    let (society, _dir) = society(&["main"]);
+    assert_eq!(society.mark(&id("main")), Err(Stays::Configured(id("main"))));
+    assert_eq!(society.mark(&id("nobody")), Err(Stays::Unknown(id("nobody"))));
+}
+
+#[test]
+fn what_cannot_come_back_is_kept_with_its_reason_and_all_below_it() {
+    let (society, _dir) = society(&["main", "named"]);
+    let kept = |name: &str, config| Kept { id: id(name), config };
+    let gone = AgentConfig { model: "gone/model".to_owned(), ..config() };
+    let absent = society.restore(vec![
+        kept("a-child", Ok(below("z-parent"))),
+        kept("b-low", Ok(below("y-broken"))),
+        kept("c-lower", Ok(below("b-low"))),
+        kept("named", Ok(config())),
+        kept("torn", Err("its configuration cannot be read".to_owned())),
+        kept("x", Ok(below("w"))),
+        kept("w", Ok(below("x"))),
+        kept("y-broken", Ok(gone)),
+        kept("z-parent", Ok(below("main"))),
+    ]);
+    let reasons: BTreeMap<&str, &str> = absent.iter().map(|bad| (bad.agent.as_str(), bad.problem.as_str())).collect();
+    let names: Vec<&str> = reasons.keys().copied().collect();
+    assert_eq!(names, ["b-low", "c-lower", "named", "torn", "w", "x", "y-broken"]);
+    assert!(reasons["y-broken"].contains("no provider serves"), "{reasons:?}");
+    assert!(reasons["b-low"].contains("there is no agent \"y-broken\""), "{reasons:?}");
+    assert!(reasons["named"].contains("the configuration has one of that id"), "{reasons:?}");
+    let there: Vec<String> = society.roll().keys().map(ToString::to_string).collect();
+    assert_eq!(there, ["a-child", "main", "named", "z-parent"]);
+    let again = built(&society, "y-broken", config());
+    assert_eq!(society.claim(&again), Err(Unwelcome::Lost(id("y-broken"))));
+    let marked = society.mark(&id("y-broken")).expect("it may go");
+    assert_eq!(marked, ids(&["y-broken", "b-low", "c-lower"]), "nothing is left behind that could never come");
+    society.let_go(&marked);
+    assert_eq!(society.claim(&again), Ok(()));
 }
 
 #[test]
@@ -89,7 +179,6 @@ fn a_configuration_that_makes_no_agent_is_refused_with_its_reason() {
 #[test]
 fn parents_of_configured_agents_form_a_tree() {
     let dir = tempfile::tempdir().expect("a directory");
-    let below = |parent: &str| AgentConfig { parent: Some(id(parent)), ..config() };
     let refused = |agents: &[(&str, AgentConfig)]| {
         let configured = agents.iter().map(|(name, config)| (id(name), config.clone())).collect();
         Society::new(materials(dir.path().to_owned()), &configured).expect_err("no tree").to_string()

@@ -47,7 +47,9 @@ impl From<SubmitError> for Refusal {
         let text = error.to_string();
         match error {
             SubmitError::Conflict(_) => Self::invalid(text).with_details(json!({"reason": "chat-request-conflict"})),
-            SubmitError::UnknownAgent(_) => Self::invalid(text).with_details(json!({"code": "UNKNOWN_AGENT_ID"})),
+            SubmitError::UnknownAgent(_) | SubmitError::Refused(Refused::NoAgent { .. }) => {
+                Self::invalid(text).with_details(json!({"code": "UNKNOWN_AGENT_ID"}))
+            }
             SubmitError::Empty
             | SubmitError::Refused(Refused::Busy | Refused::QueueFull { .. } | Refused::SubRun(_)) => {
                 Self::invalid(text)

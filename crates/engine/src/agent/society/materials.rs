@@ -1,0 +1,80 @@
+//! What agents are built from, and the building of one: a pure question of its configuration and of what exists.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use quell_protocol::AgentId;
+
+use super::super::remember::memory_specs;
+use super::super::{Agent, AgentConfig, NO_THINKING, check_tools};
+use crate::llm::{Model, Models};
+use crate::tools::Toolbox;
+
+/// What agents are built from.
+#[derive(Debug, Clone)]
+pub struct Materials {
+    /// The models that they may name.
+    pub models: Models,
+    /// The tools that they may name.
+    pub toolbox: Arc<Toolbox>,
+    /// The names of the configured MCP servers.
+    pub servers: BTreeSet<String>,
+    /// Where the workdirs of agents are that name none.
+    pub data_dir: PathBuf,
+}
+
+/// Why an agent cannot be built.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("agent {agent:?}: {problem}")]
+pub struct BadAgent {
+    /// Which.
+    pub agent: AgentId,
+    /// What is wrong with it, in words that follow its name.
+    pub problem: String,
+}
+
+impl Materials {
+    /// Builds an agent with the model that its configuration names. Its workdir exists then. Whether its parent does is the
+    /// tree's business, not the agent's.
+    ///
+    /// # Errors
+    /// [`BadAgent`] says what is wrong with the configuration.
+    pub fn build(&self, id: &AgentId, config: AgentConfig) -> Result<Arc<Agent>, BadAgent> {
+        let model = self.models.resolve(&config.model);
+        let model = model.map_err(|error| BadAgent { agent: id.clone(), problem: error.to_string() })?;
+        self.build_with(id, config, model)
+    }
+
+    /// Builds an agent with a model that somebody else has resolved.
+    ///
+    /// # Errors
+    /// [`BadAgent`] says what is wrong with the configuration.
+    pub fn build_with(&self, id: &AgentId, config: AgentConfig, model: Model) -> Result<Arc<Agent>, BadAgent> {
+        let wrong = |problem: String| BadAgent { agent: id.clone(), problem };
+        check_tools(&config.tools, self.servers.iter()).map_err(|error| wrong(error.to_string()))?;
+        let named: Vec<String> = config.approvals.keys().cloned().collect();
+        check_tools(&named, self.servers.iter()).map_err(|error| wrong(format!("approvals: {error}")))?;
+        if let Some(server) = config.mcp.iter().flatten().find(|server| !self.servers.contains(*server)) {
+            return Err(wrong(format!("its MCP server {server:?} is not configured")));
+        }
+        if let Some(problem) = config.thinking_problem() {
+            let key = if config.thinking_tokens.is_some() { "thinking_tokens" } else { "thinking" };
+            return Err(wrong(format!("{key} {problem}")));
+        }
+        if config.thinking_mode().is_some() && !model.may_think() {
+            return Err(wrong(format!("thinking: {NO_THINKING}")));
+        }
+        let own = || self.data_dir.join("work").join(id.as_str().replace(['/', '\\', '.'], "_"));
+        let workdir = config.workdir.clone().unwrap_or_else(own);
+        std::fs::create_dir_all(&workdir)
+            .map_err(|error| wrong(format!("its workdir {} cannot be made: {error}", workdir.display())))?;
+        let mut system = config.prompt.clone();
+        if let Some(language) = &config.language {
+            system.push_str(&format!("\n\nAnswer in the language {language} unless asked for another."));
+        }
+        let mut tools = self.toolbox.specs(&config.tools);
+        tools.extend(memory_specs(&config.tools));
+        Ok(Arc::new(Agent { id: id.clone(), tools, config, model, system, workdir }))
+    }
+}
