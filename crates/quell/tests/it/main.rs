@@ -31,6 +31,7 @@ mod rows_b;
 mod rows_b10;
 mod rows_e;
 mod shutdown;
+mod society;
 mod subagents;
 mod sweep;
 mod tidy;

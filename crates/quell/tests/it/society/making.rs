@@ -1,0 +1,248 @@
+//! Agents that are made: what they are, that they last, and what is refused.
+
+use futures_util::future::join_all;
+use quell_protocol::AgentId;
+use quell_testkit::Behaviour;
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use super::{agent, ids, make, path, send_to};
+use crate::doors::{House, assert_problem};
+use crate::ws::Client;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_made_at_run_time_works_as_a_configured_one_and_is_there_after_a_restart() {
+    let house = House::open().await;
+    let said = json!({
+        "prompt": "You are the night watch.", "parent": "team/writer", "role": "watch", "tools": ["read_file", "send_message"],
+        "temperature": 0.25, "maxTokens": 99, "language": "de-DE", "partial": "keep", "approvals": {"read_file": "ask"},
+    });
+    let made = make(&house, "night/watch", said).await;
+    assert_eq!(
+        made,
+        json!({
+            "id": "night/watch", "model": "scripted/model", "parent": "team/writer", "children": [], "role": "watch",
+            "computeStatus": "idle", "activeRuns": [], "default": false,
+        })
+    );
+    assert_eq!(house.http.get(&path("team/writer")).await.expect_status(200)["children"], json!(["night/watch"]));
+    let house = check_night_watch(house).await.reopen().await;
+    assert_eq!(ids(&house.http).await, ["main", "night/watch", "team/writer"]);
+    assert_eq!(house.http.get(&path("night/watch")).await.expect_status(200), made);
+    check_night_watch(house).await;
+}
+
+/// What was said of the agent reaches its model.
+async fn check_night_watch(house: House) -> House {
+    house.model.script(Behaviour::text("All quiet."));
+    let index = house.model.seen().len();
+    let run = send_to(&house, "night/watch", "s", "anything?").await;
+    let view = house.ended(&run).await;
+    assert_eq!((&view["agent"], &view["output"]), (&json!("night/watch"), &json!("All quiet.")));
+    let body = house.model.seen()[index].body.clone();
+    let system = body["messages"][0]["content"].as_str().unwrap();
+    assert!(system.starts_with("You are the night watch.") && system.contains("de-DE"), "{system}");
+    assert_eq!((&body["temperature"], &body["max_tokens"]), (&json!(0.25), &json!(99)), "{body:#}");
+    let tools: Vec<&str> =
+        body["tools"].as_array().unwrap().iter().map(|tool| tool["function"]["name"].as_str().unwrap()).collect();
+    assert_eq!(tools, ["read_file", "send_message"]);
+    house
+}
+
+#[rstest]
+#[case::model(json!({"model": "gone/model"}), 400, "no provider serves the model `gone/model`")]
+#[case::no_provider(json!({"model": "model"}), 400, "models are named provider/model")]
+#[case::parent(json!({"parent": "nobody"}), 400, "there is no agent \"nobody\" to be its parent")]
+#[case::circle(json!({"parent": "new"}), 400, "its parents form a circle: new -> new")]
+#[case::tool(json!({"tools": ["reed_file"]}), 400, "reed_file")]
+#[case::server(json!({"mcp": ["web"]}), 400, "its MCP server \"web\" is not configured")]
+#[case::partial(json!({"partial": "keeep"}), 400, "keeep")]
+#[case::approval(json!({"approvals": {"shell": "maybe"}}), 400, "maybe")]
+#[case::thinking(json!({"thinkingTokens": 2000}), 400, "only providers of kind \"anthropic\"")]
+#[case::few_tokens(json!({"thinkingTokens": 20}), 400, "20 is too few")]
+#[case::workdir(json!({"workdir": "/dev/null/x"}), 400, "cannot be made")]
+#[case::unknown_field(json!({"promt": "x"}), 400, "unknown field `promt`")]
+#[case::snake(json!({"max_tokens": 5}), 400, "unknown field `max_tokens`")]
+#[case::wrong_type(json!({"temperature": "hot"}), 400, "invalid type")]
+#[case::reserved(json!({"id": "tree"}), 400, "\"tree\" cannot be the id of an agent")]
+#[case::blank(json!({"id": " "}), 400, "agent id is empty")]
+#[case::taken(json!({"id": "main"}), 409, "there is an agent \"main\" already")]
+#[tokio::test(flavor = "multi_thread")]
+async fn what_makes_no_agent_is_refused_with_its_reason(#[case] wrong: Value, #[case] status: u16, #[case] why: &str) {
+    let house = House::open().await;
+    let answer = house.http.post("/api/agents", &agent("new", &wrong)).await;
+    assert_problem(&answer, status, if status == 409 { "conflict" } else { "invalid_request" });
+    assert!(answer.body["detail"].as_str().unwrap().contains(why), "{:#}", answer.body);
+    assert_eq!(ids(&house.http).await, ["main", "team/writer"], "nothing came of it");
+    let house = house.reopen().await;
+    assert_eq!(ids(&house.http).await, ["main", "team/writer"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tree_of_agents_has_a_bottom() {
+    let house = House::open().await;
+    let mut parent = "main".to_owned();
+    for number in 1..32 {
+        let id = format!("below-{number}");
+        make(&house, &id, json!({"parent": parent})).await;
+        parent = id;
+    }
+    let answer = house.http.post("/api/agents", &agent("deeper", &json!({"parent": parent}))).await;
+    assert_problem(&answer, 400, "invalid_request");
+    assert!(answer.body["detail"].as_str().unwrap().contains("32 deep"), "{:#}", answer.body);
+    let tree = house.http.get("/api/agents/tree").await.expect_status(200);
+    assert_eq!(tree.to_string().matches("\"id\"").count(), 33);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_twenty_that_are_made_with_one_id_at_once_one_is_made() {
+    let house = House::open().await;
+    let body = agent("only", &json!({}));
+    let answers = join_all((0..20).map(|_| house.http.post("/api/agents", &body))).await;
+    let mut made: Vec<u16> = answers.iter().map(|answer| answer.status).collect();
+    made.sort_unstable();
+    assert_eq!(made, [vec![201], vec![409; 19]].concat());
+    assert_eq!(house.reopen().await.http.get("/api/agents/only").await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_an_admin_makes_and_deletes_agents_and_everybody_looks() {
+    let house = House::open().await;
+    make(&house, "made", json!({})).await;
+    for (name, scope) in [("r", "read"), ("w", "write")] {
+        let api = house.api(name, scope).await;
+        assert_problem(&api.post("/api/agents", &agent("new", &json!({}))).await, 403, "forbidden");
+        assert_problem(&api.delete("/api/agents/made").await, 403, "forbidden");
+        assert_problem(&api.delete("/api/agents/made?force").await, 403, "forbidden");
+        assert_eq!(api.get("/api/agents/tree").await.status, 200);
+    }
+    assert_eq!(ids(&house.http).await, ["made", "main", "team/writer"]);
+    assert_problem(&house.http.with_token("wrong").get("/api/agents/tree").await, 401, "unauthorized");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_whose_provider_is_gone_is_kept_until_it_is_there_again() {
+    let house = House::open().await;
+    make(&house, "kept", json!({})).await;
+    make(&house, "below", json!({"parent": "kept"})).await;
+    let mut other = None;
+    let house = house
+        .reopen_with(|plan| {
+            other = plan.engine.providers.remove("scripted").map(|scripted| ("other".to_owned(), scripted));
+            plan.engine.providers.extend(other.take());
+            for agent in plan.engine.agents.values_mut() {
+                agent.model = "other/model".to_owned();
+            }
+        })
+        .await;
+    assert_eq!(ids(&house.http).await, ["main", "team/writer"]);
+    assert_problem(&house.http.get("/api/agents/kept").await, 404, "agent_not_found");
+    let again = house.http.post("/api/agents", &json!({"id": "kept", "model": "other/model"})).await;
+    assert_problem(&again, 409, "conflict");
+    assert!(again.body["detail"].as_str().unwrap().contains("could not be built"), "{:#}", again.body);
+    let house = house.reopen().await;
+    assert_eq!(ids(&house.http).await, ["below", "kept", "main", "team/writer"], "nothing was lost");
+    let house = house
+        .reopen_with(|plan| {
+            let named = plan.engine.agents.values().next().unwrap().clone();
+            plan.engine.agents.insert(AgentId::parse("kept").unwrap(), named);
+        })
+        .await;
+    let kept = house.http.get("/api/agents/kept").await.expect_status(200);
+    assert_eq!(kept["children"], json!(["below"]), "the configured one stands in its place");
+    assert_problem(&house.http.delete("/api/agents/kept").await, 409, "conflict");
+    let house = house.reopen().await;
+    let deleted = house.http.delete("/api/agents/kept").await.expect_status(200);
+    assert_eq!(deleted["deleted"], json!(["below", "kept"]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_agent_is_named_to_the_next_run_and_a_run_at_work_keeps_what_it_began_with() {
+    let house = House::open().await;
+    let look = Behaviour::tool_call("c1", "send_message", &json!({"to": "newcomer", "text": "who are you?"}));
+    let first = quell_testkit::model::Stream::new().text("wait").hold_headers("made");
+    house.model.script(first).script(look.clone());
+    let index = house.model.seen().len();
+    let run = house.send("s", "go").await;
+    house.model.requests(index + 1).await;
+    make(&house, "newcomer", json!({"role": "new"})).await;
+    house.model.open_gate("made");
+    house.ended(&run).await;
+    let descriptions = |index: usize| {
+        let tools = house.model.seen()[index].body["tools"].clone();
+        let all = tools.as_array().unwrap().iter().map(|tool| tool["function"]["description"].to_string());
+        all.filter(|text| text.contains("The agents are")).collect::<Vec<String>>()
+    };
+    assert!(descriptions(index).iter().all(|text| !text.contains("newcomer")), "{:?}", descriptions(index));
+    // The next run is told of it, and can reach it.
+    house.model.script(Behaviour::text("I am new.")).script(Behaviour::text("It said so."));
+    let run = house.send("s", "go").await;
+    assert_eq!(house.ended(&run).await["output"], "It said so.");
+    assert_eq!(descriptions(index + 1).len(), 2);
+    for text in descriptions(index + 1) {
+        assert!(text.contains("main, newcomer (new), team/writer (writer)."), "{text}");
+    }
+    let _ = house.http.delete("/api/agents/newcomer").await.expect_status(200);
+    house.model.script(look).script(Behaviour::text("It is gone."));
+    let index = house.model.seen().len();
+    let run = house.send("s", "once more").await;
+    assert_eq!(house.ended(&run).await["output"], "It is gone.");
+    assert!(descriptions(index).iter().all(|text| !text.contains("newcomer")));
+    let result = house.model.seen()[index + 1].body["messages"].to_string();
+    assert!(result.contains("There is no agent") && result.contains("There are: main, team/writer."), "{result}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_messages_of_one_session_to_a_new_agent_are_one_conversation() {
+    let house = House::open().await;
+    make(&house, "keeper", json!({"tools": []})).await;
+    let tell = |text: &str| Behaviour::tool_call("c1", "send_message", &json!({"to": "keeper", "text": text}));
+    for text in ["the word is amber", "which word was it?"] {
+        house.model.script(tell(text)).script(Behaviour::text("noted")).script(Behaviour::text("done"));
+        let run = house.send("s", "talk to the keeper").await;
+        assert_eq!(house.ended(&run).await["output"], "done");
+    }
+    let second = house.model.seen()[4].body["messages"].to_string();
+    assert!(second.contains("the word is amber") && second.contains("which word was it?"), "{second}");
+    assert!(second.contains("noted"), "what it answered, too: {second}");
+    let history = house.http.get("/api/sessions/agent%3Akeeper%3Afrom%3As/history").await.expect_status(200);
+    assert_eq!(history["items"].as_array().unwrap().len(), 4, "{history:#}");
+    // Another session's conversation is another one, also after a restart.
+    let house = house.reopen().await;
+    house.model.script(tell("hello")).script(Behaviour::text("hm")).script(Behaviour::text("done"));
+    let before = house.model.seen().len();
+    let run = house.send("another", "talk to the keeper").await;
+    house.ended(&run).await;
+    assert!(!house.model.seen()[before + 1].body["messages"].to_string().contains("amber"));
+    house.model.assert_histories_valid();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn subscribers_learn_at_once_of_agents_that_come_and_go() {
+    let house = House::open().await;
+    let mut client = Client::operator(&house, &house.token).await;
+    make(&house, "visitor", json!({"parent": "main"})).await;
+    let created = client.event_with("agents.changed", "change", "created").await;
+    let idle = json!({"agentId": "visitor", "computeStatus": "idle", "activeRuns": [], "change": "created"});
+    assert_eq!(created, idle);
+    let agents = client.call("agents.list", json!({})).await["agents"].clone();
+    let row = agents.as_array().unwrap().iter().find(|row| row["id"] == "visitor").unwrap().clone();
+    assert_eq!((&row["parent"], &row["computeStatus"]), (&json!("main"), &json!("idle")));
+    // Its runs are told of like those of any other.
+    house.model.script(Behaviour::silent_mid_stream("begun"));
+    let run = send_to(&house, "visitor", "s", "go").await;
+    let waiting = loop {
+        let told = client.event_with("agents.changed", "agentId", "visitor").await;
+        if told["computeStatus"] == "waiting_llm" {
+            break told;
+        }
+    };
+    assert_eq!(waiting["activeRuns"], json!([run]));
+    let _ = house.http.delete("/api/agents/visitor?force").await.expect_status(200);
+    let deleted = client.event_with("agents.changed", "change", "deleted").await;
+    assert_eq!((&deleted["agentId"], &deleted["computeStatus"]), (&json!("visitor"), &json!("idle")));
+    let agents = client.call("agents.list", json!({})).await["agents"].clone();
+    assert!(agents.as_array().unwrap().iter().all(|row| row["id"] != "visitor"));
+    let last = client.events.iter().rposition(|event| event["payload"]["agentId"] == "visitor").unwrap();
+    assert_eq!(client.events[last]["payload"]["change"], "deleted", "nothing is told of it behind its end");
+}
