@@ -3,6 +3,7 @@
 //! A link holds no connection open by itself and decides nothing: each call is one HTTP request with its answer checked. It
 //! never follows a redirection, because the token would go along.
 
+mod archive;
 mod calls;
 mod discover;
 mod error;
@@ -18,6 +19,7 @@ use reqwest::{Client, Method, RequestBuilder, Response, redirect};
 use serde::de::DeserializeOwned;
 use url::Url;
 
+pub use archive::{Download, Sent as SentSoFar};
 pub use calls::{AnswerWhen, ListOf, RunFilter, Sent, StopReply};
 pub use discover::Target;
 pub use error::LinkError;

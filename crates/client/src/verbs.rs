@@ -2,6 +2,7 @@
 
 mod agents;
 mod approvals;
+mod archive;
 mod hold;
 mod processes;
 mod runs;
@@ -38,7 +39,7 @@ pub enum Verb {
     Send(SendArgs),
     /// Look at runs
     Runs(RunsArgs),
-    /// Look at sessions, empty or remove them
+    /// Look at sessions, empty or remove them, export and import them
     Sessions(SessionsArgs),
     /// Look at the agents and what they do
     Agents(AgentsArgs),

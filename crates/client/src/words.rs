@@ -79,6 +79,20 @@ pub fn count(number: u64, one: &str, many: &str) -> String {
     format!("{number} {}", if number == 1 { one } else { many })
 }
 
+/// A number of bytes: `512 B`, `1.5 KiB`, `20 MiB`.
+#[must_use]
+pub fn size(bytes: u64) -> String {
+    #[expect(clippy::cast_precision_loss, reason = "this is for reading")]
+    let (mut rest, mut units) = (bytes as f64, ["B", "KiB", "MiB", "GiB"].into_iter().peekable());
+    while let Some(unit) = units.next() {
+        if rest < 1023.5 || units.peek().is_none() {
+            return if rest < 9.95 { format!("{} {unit}", trimmed(rest)) } else { format!("{rest:.0} {unit}") };
+        }
+        rest /= 1024.0;
+    }
+    format!("{bytes} B")
+}
+
 /// Foreign text made fit for one line of a terminal: control characters (and with them escape sequences) become spaces, runs
 /// of white space become one, and what is longer than `most` characters ends in `…`.
 #[must_use]

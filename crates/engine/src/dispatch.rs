@@ -1,5 +1,6 @@
 //! The face of the engine: start, submit, stop, look, shut down. Every door calls these and nothing below.
 
+mod archive;
 mod config;
 mod journal;
 mod look;
@@ -37,6 +38,7 @@ pub use crate::session::{Got, NotMade, SessionSettings};
 use crate::store::{Store, StoreError};
 use crate::tools::Toolbox;
 use crate::tools::background::Background;
+pub use archive::{ArchiveReader, BadArchive, ImportError};
 pub use config::{EngineConfig, StartError};
 use journal::keep_journal;
 pub use look::{Follow, HistoryPage};

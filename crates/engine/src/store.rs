@@ -5,6 +5,7 @@
 //! a thread, so a caller that leaves never leaves half an operation behind.
 
 mod agents;
+mod archive;
 mod cursor;
 mod error;
 mod history;
@@ -19,6 +20,7 @@ mod rows;
 mod runs;
 mod schema;
 mod sessions;
+mod spool;
 #[cfg(test)]
 mod tests;
 mod threads;
@@ -26,14 +28,15 @@ mod tokens;
 mod writer;
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use rusqlite::Connection;
+use rusqlite::{Connection, InterruptHandle};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 pub use agents::StoredAgent;
+pub use archive::{Archive, Archived, Imported};
 pub use error::StoreError;
 pub use inspect::{Inspection, inspect};
 pub use lock::Holder;
@@ -44,6 +47,7 @@ pub use rows::{
     StoredToken,
 };
 pub use sessions::Deleted;
+pub use spool::Spool;
 
 use lock::DirectoryLock;
 use reader::Read;
@@ -53,6 +57,9 @@ use writer::{Sync, Write};
 /// Operations that may wait for a thread before callers have to wait for room. More than there are runs in flight, so
 /// that handing over a write does not wait in practice.
 const QUEUE: usize = 1024;
+
+/// Copies that may wait for their turn before callers have to wait for room.
+const COPIES: usize = 16;
 
 /// Threads that read.
 const READERS: usize = 2;
@@ -69,6 +76,14 @@ pub struct Store(Arc<Inner>);
 struct Inner {
     writer: Threads<Box<dyn Write>>,
     readers: Threads<Read>,
+    /// Makes what takes long, one after the other, so that it holds up no other read.
+    copier: Threads<Read>,
+    /// Ends what the copier is at.
+    hurry: InterruptHandle,
+    /// Cancelled when no copy is to begin any more.
+    hurried: CancellationToken,
+    /// The data directory.
+    ground: PathBuf,
     /// Cancelled at the first write that came too late.
     fenced: CancellationToken,
 }
@@ -99,9 +114,15 @@ impl Store {
             writer::run(pencil, writes);
             drop(lock);
         };
+        let copies = schema::open_reader(&path)?;
+        let (hurry, hurried) = (copies.get_interrupt_handle(), CancellationToken::new());
+        let ground = data_dir.to_path_buf();
+        let (to_copier, orders) = mpsc::channel(COPIES);
+        let orders: reader::Queue = Arc::new(Mutex::new(orders));
+        let copier = Threads::start("quell-store-c", to_copier, vec![move || reader::run(copies, &orders)])?;
         let readers = Threads::start("quell-store-r", to_readers, readers)?;
         let writer = Threads::start("quell-store-w", to_writer, vec![write])?;
-        Ok(Self(Arc::new(Inner { writer, readers, fenced })))
+        Ok(Self(Arc::new(Inner { writer, readers, copier, hurry, hurried, ground, fenced })))
     }
 
     /// Fires when another daemon has opened the database since and a write of this one was refused for that: all will be.
@@ -116,6 +137,10 @@ impl Store {
     /// # Cancel safety
     /// Safe: what was begun goes on by itself. Dropped before its first poll it does nothing.
     pub async fn close(self) {
+        // A copy that is cut short was nobody's promise; whoever waits for it is told.
+        self.0.hurried.cancel();
+        self.0.hurry.interrupt();
+        self.0.copier.close().await;
         // Readers first, so that the writer is the last one and can leave a single file behind.
         self.0.readers.close().await;
         self.0.writer.close().await;
@@ -155,6 +180,33 @@ impl Store {
     {
         let (read, answer) = reader::asked(work);
         self.0.readers.send(read).await?;
+        answer.await.map_err(|_| StoreError::Closed)?
+    }
+}
+
+impl Store {
+    /// A short read outside of any transaction.
+    async fn read_raw<T, F>(&self, work: F) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: FnOnce(&mut Connection) -> Result<T, StoreError> + Send + 'static,
+    {
+        let (read, answer) = reader::asked_raw(work);
+        self.0.readers.send(read).await?;
+        answer.await.map_err(|_| StoreError::Closed)?
+    }
+
+    /// A read that takes its time.
+    async fn copy<T, F>(&self, work: F) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: FnOnce(&mut Connection) -> Result<T, StoreError> + Send + 'static,
+    {
+        let hurried = self.0.hurried.clone();
+        let unless_closed =
+            move |db: &mut Connection| if hurried.is_cancelled() { Err(StoreError::Closed) } else { work(db) };
+        let (read, answer) = reader::asked_raw(unless_closed);
+        self.0.copier.send(read).await?;
         answer.await.map_err(|_| StoreError::Closed)?
     }
 }

@@ -5,6 +5,7 @@
 
 pub mod api;
 pub mod approval;
+pub mod archive;
 pub mod background;
 pub mod error;
 pub mod event;

@@ -1,7 +1,7 @@
 //! What all doors share: the engine, who may come in, and how many may stay.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use metrics_exporter_prometheus::PrometheusHandle;
 use quell_engine::Engine;
@@ -33,13 +33,20 @@ struct Inner {
     settings: DoorSettings,
     metrics: Option<PrometheusHandle>,
     streams: AtomicUsize,
+    importing: AtomicBool,
 }
 
 impl Door {
     /// Doors to an engine. `metrics` renders `/metrics`; without it that route says so.
     #[must_use]
     pub fn new(engine: Engine, settings: DoorSettings, metrics: Option<PrometheusHandle>) -> Self {
-        Self(Arc::new(Inner { engine, settings, metrics, streams: AtomicUsize::new(0) }))
+        Self(Arc::new(Inner {
+            engine,
+            settings,
+            metrics,
+            streams: AtomicUsize::new(0),
+            importing: AtomicBool::new(false),
+        }))
     }
 
     /// The engine.
@@ -67,6 +74,12 @@ impl Door {
         Some(StreamPlace(self.clone()))
     }
 
+    /// Takes the one place for an import, which is held in memory as it comes in; `None` while another has it.
+    pub(crate) fn take_import(&self) -> Option<ImportPlace> {
+        let taken = self.0.importing.swap(true, Ordering::AcqRel);
+        (!taken).then(|| ImportPlace(self.clone()))
+    }
+
     /// Streams open now.
     #[must_use]
     pub fn stream_count(&self) -> usize {
@@ -89,6 +102,16 @@ pub struct StreamPlace(Door);
 impl Drop for StreamPlace {
     fn drop(&mut self) {
         self.0.0.streams.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// The place for an import, given back when dropped.
+#[derive(Debug)]
+pub(crate) struct ImportPlace(Door);
+
+impl Drop for ImportPlace {
+    fn drop(&mut self) {
+        self.0.0.importing.store(false, Ordering::Release);
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod agents;
 mod approvals;
+mod archive;
 mod auth;
 mod body;
 mod openapi;
@@ -40,6 +41,8 @@ pub fn router(door: Door) -> Router {
         .route("/api/sessions", get(sessions::list).post(sessions::open))
         .route("/api/sessions/{key}", get(sessions::show).delete(sessions::delete))
         .route("/api/sessions/{key}/history", get(sessions::history))
+        .route("/api/sessions/{key}/export", get(archive::export))
+        .route("/api/import", post(archive::import))
         .route("/api/sessions/{key}/reset", post(sessions::reset))
         .route("/api/sessions/{key}/runs", post(runs::send))
         .route("/api/sessions/{key}/stop", post(stop::session))

@@ -1,4 +1,6 @@
-//! `quell sessions`: look at sessions, empty or remove them.
+//! `quell sessions`: look at sessions, empty or remove them, carry them elsewhere.
+
+use std::path::PathBuf;
 
 use jiff::Timestamp;
 use quell_protocol::SessionKey;
@@ -6,7 +8,7 @@ use quell_protocol::api::{HistoryMessage, SessionRow};
 use serde_json::json;
 
 use super::table::{Cell, lay_out, painted, verdict_cell};
-use super::{Exit, Format, VerbError, session_key};
+use super::{Exit, Format, VerbError, archive, session_key};
 use crate::link::Link;
 use crate::term::{Io, Tone};
 use crate::words::{ago, count, harmless, one_line};
@@ -14,7 +16,8 @@ use crate::words::{ago, count, harmless, one_line};
 /// Arguments of `quell sessions`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  quell sessions\n  quell sessions show cli:default\n  quell sessions reset cli:default"
+    after_help = "Examples:\n  quell sessions\n  quell sessions show cli:default\n  quell sessions reset cli:default\n  \
+    quell sessions export cli:default > default.jsonl\n  quell sessions import default.jsonl"
 )]
 pub struct SessionsArgs {
     #[command(subcommand)]
@@ -40,6 +43,18 @@ enum SessionsVerb {
         #[arg(value_parser = session_key)]
         key: SessionKey,
     },
+    /// Print a session as lines of JSON, with its receipts and its whole past
+    Export {
+        /// Its key
+        #[arg(value_parser = session_key)]
+        key: SessionKey,
+    },
+    /// Take in a session that was exported, whole or not at all
+    Import {
+        /// The file; - is standard input
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+    },
     /// Remove a session with its history
     Delete {
         /// Its key
@@ -56,6 +71,8 @@ pub(super) async fn run(link: &Link, args: SessionsArgs, io: &mut Io) -> Result<
             link.reset_session(&key).await?;
             done(&key, "reset", args.json.into(), io)?;
         }
+        Some(SessionsVerb::Export { key }) => return archive::export(link, &key, io).await,
+        Some(SessionsVerb::Import { file }) => return archive::import(link, &file, args.json.into(), io).await,
         Some(SessionsVerb::Delete { key }) => {
             link.delete_session(&key).await?;
             done(&key, "deleted", args.json.into(), io)?;

@@ -167,6 +167,8 @@ pub struct Limits {
     pub max_run_tokens: Option<u64>,
     /// Bytes of a request body.
     pub request_body_bytes: usize,
+    /// Bytes of a session that is imported.
+    pub import_bytes: usize,
     /// Bytes of a tool's output that the model gets.
     pub tool_output_bytes: usize,
 }
@@ -194,6 +196,7 @@ impl Default for Limits {
             max_steps: 100,
             max_run_tokens: None,
             request_body_bytes: 25 * 1024 * 1024,
+            import_bytes: 256 * 1024 * 1024,
             tool_output_bytes: 48 * 1024,
         }
     }

@@ -91,6 +91,7 @@ impl From<rusqlite::Error> for StoreError {
                 ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked => {
                     Self::Locked("another program holds a lock on the database".into())
                 }
+                ErrorCode::OperationInterrupted => Self::Closed,
                 ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase => Self::Corrupt(cause),
                 _ => Self::Bug(cause),
             },

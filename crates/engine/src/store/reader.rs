@@ -33,6 +33,21 @@ where
     (Box::new(read), answer)
 }
 
+/// As [`asked`], for work that brings its own transactions or none.
+pub(super) fn asked_raw<T, F>(work: F) -> (Read, oneshot::Receiver<Result<T, StoreError>>)
+where
+    T: Send + 'static,
+    F: FnOnce(&mut Connection) -> Result<T, StoreError> + Send + 'static,
+{
+    let (caller, answer) = oneshot::channel();
+    let read = move |connection: &mut Connection| {
+        if !caller.is_closed() {
+            let _ = caller.send(work(connection));
+        }
+    };
+    (Box::new(read), answer)
+}
+
 /// The body of a thread: returns when the queue is closed and empty.
 pub(super) fn run(mut connection: Connection, queue: &Queue) {
     while let Some(read) = next(queue) {

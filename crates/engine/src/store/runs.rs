@@ -117,28 +117,32 @@ impl Store {
 }
 
 fn accept(db: &Connection, row: &RunRow) -> rusqlite::Result<AcceptedRow> {
-    let (state, into) = words(&row.state);
-    let inserted = db
-        .prepare_cached(
-            "INSERT INTO runs (id, session, agent, principal, fingerprint, state, steered_into, accepted_at, view)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9) ON CONFLICT (id) DO NOTHING",
-        )?
-        .execute(params![
-            row.id.as_str(),
-            row.session.as_str(),
-            row.agent.as_str(),
-            row.principal.as_str(),
-            row.fingerprint,
-            state,
-            into,
-            row.accepted_at,
-            row.view
-        ])?;
+    let inserted = insert(db, row)?;
     if inserted == 0 {
         return find(db, &row.id)?.map(AcceptedRow::Existing).ok_or(rusqlite::Error::QueryReturnedNoRows);
     }
     sessions::used(db, &row.session, &row.agent, &row.accepted_at)?;
     Ok(AcceptedRow::New)
+}
+
+/// Writes the row of a run unless there is one of its id; answers how many were written.
+pub(super) fn insert(db: &Connection, row: &RunRow) -> rusqlite::Result<usize> {
+    let (state, into) = words(&row.state);
+    db.prepare_cached(
+        "INSERT INTO runs (id, session, agent, principal, fingerprint, state, steered_into, accepted_at, view)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9) ON CONFLICT (id) DO NOTHING",
+    )?
+    .execute(params![
+        row.id.as_str(),
+        row.session.as_str(),
+        row.agent.as_str(),
+        row.principal.as_str(),
+        row.fingerprint,
+        state,
+        into,
+        row.accepted_at,
+        row.view
+    ])
 }
 
 fn changed_or_known(db: &Connection, sql: &str, values: &[&dyn ToSql], id: &RunId) -> rusqlite::Result<bool> {
@@ -182,7 +186,7 @@ fn words(state: &StoredState) -> (&'static str, Option<&str>) {
     }
 }
 
-fn run_row(row: &Row<'_>) -> rusqlite::Result<RunRow> {
+pub(super) fn run_row(row: &Row<'_>) -> rusqlite::Result<RunRow> {
     let into: Option<String> = row.get(6)?;
     let state: String = row.get(5)?;
     let state = match (state.as_str(), into) {

@@ -21,6 +21,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0004_hook_outbox.sql"),
     include_str!("migrations/0005_notes.sql"),
     include_str!("migrations/0006_society.sql"),
+    include_str!("migrations/0007_operations.sql"),
 ];
 
 /// How long a statement waits for a lock of another program, such as a backup, before it fails.

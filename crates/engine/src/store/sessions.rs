@@ -127,7 +127,7 @@ fn list(db: &Connection, filter: &SessionFilter, before: i64) -> rusqlite::Resul
     rows.collect()
 }
 
-fn session_row(row: &Row<'_>) -> rusqlite::Result<StoredSession> {
+pub(super) fn session_row(row: &Row<'_>) -> rusqlite::Result<StoredSession> {
     Ok(StoredSession {
         key: id(row, 0, SessionKey::parse)?,
         agent: id(row, 1, AgentId::parse)?,

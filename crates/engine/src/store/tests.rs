@@ -1,5 +1,6 @@
 //! Tests of the store against real files.
 
+mod archive;
 mod history;
 mod journal;
 mod lists;

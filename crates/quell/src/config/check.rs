@@ -38,6 +38,7 @@ pub(super) fn problems(config: &Config) -> Vec<Problem> {
         ("limits.in_flight_runs", limits.in_flight_runs),
         ("limits.max_steps", usize::try_from(limits.max_steps).unwrap_or(usize::MAX)),
         ("limits.request_body_bytes", limits.request_body_bytes),
+        ("limits.import_bytes", limits.import_bytes),
         ("limits.tool_output_bytes", limits.tool_output_bytes),
         ("limits.run_timeout_s", usize::try_from(limits.run_timeout_s).unwrap_or(usize::MAX)),
         ("server.max_connections", config.server.max_connections),

@@ -103,6 +103,22 @@ const ROUTES: &[Row] = &[
         "A session's messages, for people",
         &[(200, "[HistoryMessage]", "messages"), (404, "Problem", "unknown")],
     ),
+    get(
+        "/api/sessions/{key}/export",
+        "A session as lines of JSON, for POST /api/import",
+        &[(200, "lines", "the session's head, runs and past"), (404, "Problem", "unknown")],
+    ),
+    post(
+        "/api/import",
+        "Take in a session that was exported, whole or not at all",
+        "lines",
+        &[
+            (201, "SessionRow", "the session"),
+            (400, "Problem", "a line is not right; the detail names it"),
+            (409, "Problem", "the session or one of its runs exists, or another import is under way"),
+            (413, "Problem", "larger than import_bytes in [limits]"),
+        ],
+    ),
     post(
         "/api/sessions/{key}/reset",
         "Stop a session and empty its history; old turns stay under a boundary",
@@ -260,7 +276,7 @@ fn operation(row: &Row) -> Value {
     }
     if let Some(schema) = row.takes {
         // Sending, making a token and answering need a body; every other may be absent or empty.
-        let required = matches!(schema, "SendRequest" | "TokenRequest" | "ApprovalAnswer");
+        let required = matches!(schema, "SendRequest" | "TokenRequest" | "ApprovalAnswer" | "lines");
         operation["requestBody"] = json!({"required": required, "content": content(schema)});
     }
     if !matches!(row.path, "/healthz" | "/readyz") {
@@ -282,6 +298,7 @@ fn content(schema: &str) -> Value {
     match schema {
         "" => json!({"application/json": {"schema": {"type": "object"}}}),
         "text" => json!({"text/plain": {"schema": {"type": "string"}}}),
+        "lines" => json!({"application/x-ndjson": {"itemSchema": {"type": "object"}}}),
         "events" => json!({"text/event-stream": {"itemSchema": of("RunEvent")}}),
         "Problem" => json!({"application/problem+json": {"schema": of("Problem")}}),
         list if list.starts_with('[') => {

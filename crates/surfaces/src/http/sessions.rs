@@ -131,6 +131,6 @@ pub(super) async fn delete(
     if done { Ok(StatusCode::NO_CONTENT) } else { Err(no_session(&key)) }
 }
 
-fn no_session(key: &SessionKey) -> Refused {
+pub(super) fn no_session(key: &SessionKey) -> Refused {
     refuse(ErrorCode::SessionNotFound, format!("there is no session {key:?}; `quell sessions` lists them"))
 }
