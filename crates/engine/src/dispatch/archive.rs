@@ -13,6 +13,7 @@ use serde::de::DeserializeOwned;
 
 use super::{Caller, Engine};
 use crate::cell::Notice;
+use crate::runs::stored_view;
 use crate::store::{Archive, Archived, Imported, RunRow, Spool, StoreError, StoredSession, StoredState};
 
 /// Why an archive was refused, and where. Nothing of it was written.
@@ -200,6 +201,7 @@ impl Engine {
     /// # Cancel safety
     /// Safe: it only reads.
     pub async fn export_session(&self, key: &SessionKey) -> Result<Option<Spool>, StoreError> {
+        self.close_books_of(key).await?;
         self.inner().store.export_session(key.clone()).await
     }
 
@@ -229,6 +231,23 @@ impl Engine {
             let _ = answer.send(engine.store_archive(&caller, archive).await);
         });
         answered.await.map_err(|_| StoreError::Closed)?
+    }
+
+    /// Who has just read that a run is over finds it in an export, although its end is stored a moment after it is announced.
+    async fn close_books_of(&self, key: &SessionKey) -> Result<(), StoreError> {
+        let runs = &self.inner().runs;
+        for cell in runs.over_of_session(key).iter().filter_map(|run| runs.cell(run)) {
+            // One whose turn was refused is left to who tries that again.
+            if cell.is_unrecorded() {
+                continue;
+            }
+            match self.inner().store.end_run(cell.id().clone(), stored_view(&cell)).await {
+                // Deleted, or never accepted.
+                Ok(()) | Err(StoreError::NoSuchRun(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 
     async fn store_archive(&self, caller: &Caller, archive: Archive) -> Result<SessionRow, ImportError> {

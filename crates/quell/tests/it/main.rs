@@ -24,6 +24,7 @@ mod mcp;
 mod memory;
 mod node;
 mod openclaw;
+mod operations;
 mod processes;
 mod race;
 mod races;
