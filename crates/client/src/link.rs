@@ -4,6 +4,7 @@
 //! never follows a redirection, because the token would go along.
 
 mod archive;
+mod audit;
 mod calls;
 mod discover;
 mod error;

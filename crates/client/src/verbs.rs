@@ -3,6 +3,7 @@
 mod agents;
 mod approvals;
 mod archive;
+mod audit;
 mod hold;
 mod processes;
 mod runs;
@@ -24,6 +25,7 @@ use crate::term::{Io, Tone};
 
 pub use agents::AgentsArgs;
 pub use approvals::ApprovalsArgs;
+pub use audit::AuditArgs;
 pub use hold::HoldArgs;
 pub use processes::ProcessesArgs;
 pub use runs::RunsArgs;
@@ -53,6 +55,8 @@ pub enum Verb {
     Hold(HoldArgs),
     /// Make, list and revoke tokens
     Token(TokenArgs),
+    /// See who stopped, held, approved or deleted what, when and from where
+    Audit(AuditArgs),
 }
 
 /// How a verb ended.
@@ -160,6 +164,7 @@ async fn perform(verb: Verb, link: &Link, io: &mut Io) -> Result<Exit, VerbError
         Verb::Stop(args) => stop::run(link, args, io).await,
         Verb::Hold(args) => hold::run(link, args, io).await,
         Verb::Token(args) => token::run(link, args, io).await,
+        Verb::Audit(args) => audit::run(link, args, io).await,
     }
 }
 

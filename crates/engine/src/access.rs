@@ -3,6 +3,7 @@
 //! Asking is synchronous and touches no disk, so that a stop gets in whatever the database does. Secrets are kept as
 //! SHA-256 only; being 256 bits of chance, they need no slow hash.
 
+mod origin;
 mod page;
 mod secret;
 #[cfg(test)]
@@ -20,6 +21,7 @@ use secrecy::{ExposeSecret, SecretString};
 
 use crate::clock::Clock;
 use crate::store::{Store, StoreError};
+pub use origin::{Forwarded, Origin};
 use page::Page;
 use secret::Digest;
 
@@ -35,6 +37,8 @@ pub struct Caller {
     pub scope: Scope,
     /// Through which door.
     pub surface: Surface,
+    /// From where.
+    pub origin: Origin,
 }
 
 impl Caller {

@@ -1,6 +1,7 @@
 //! The face of the engine: start, submit, stop, look, shut down. Every door calls these and nothing below.
 
 mod archive;
+mod audit;
 mod config;
 mod journal;
 mod look;
@@ -10,6 +11,7 @@ mod sessions;
 mod shutdown;
 mod society;
 mod submit;
+mod tokens;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,6 +20,7 @@ use quell_kernel::Registry;
 use quell_kernel::registry::{Gate, StopAsk, StopScope};
 use quell_protocol::HookEvent;
 use quell_protocol::api::Hold;
+use quell_protocol::audit::Action;
 use tokio_util::sync::CancellationToken;
 
 pub use crate::access::{Access, Caller};
@@ -39,6 +42,8 @@ use crate::store::{Store, StoreError};
 use crate::tools::Toolbox;
 use crate::tools::background::Background;
 pub use archive::{ArchiveReader, BadArchive, ImportError};
+pub use audit::Deed;
+use audit::{Notes, keep_notes};
 pub use config::{EngineConfig, StartError};
 use journal::keep_journal;
 pub use look::{Follow, HistoryPage};
@@ -66,6 +71,7 @@ struct Inner {
     runs: Runs,
     sessions: Sessions,
     config: EngineConfig,
+    notes: Notes,
     closing: CancellationToken,
 }
 
@@ -108,14 +114,15 @@ impl Engine {
         if store.hold().await?.held {
             runs.set_gate(Gate::Held);
         }
-        let closing = CancellationToken::new();
-        let engine =
-            Self(Arc::new(Inner { clock, hub, store, access, models, workshop, runs, sessions, config, closing }));
+        let (notes, closing) = (Notes::default(), CancellationToken::new());
+        let inner = Inner { clock, hub, store, access, models, workshop, runs, sessions, config, notes, closing };
+        let engine = Self(Arc::new(inner));
         engine.0.runs.spawn(maintain(engine.clone()));
         engine.0.runs.spawn(sweep_at_times(engine.0.sessions.clone()));
         engine.0.runs.spawn(keep_journal(engine.clone(), journal));
         engine.hooks().start().await;
         engine.hooks().tell(Happening::of_daemon(HookEvent::Start));
+        engine.0.runs.spawn(keep_notes(engine.clone()));
         Ok(engine)
     }
 
@@ -130,6 +137,7 @@ impl Engine {
             principal = %caller.principal, surface = ?caller.surface, scope = ?scope, push = ?ask.push,
             stopped = stop.aborted.len(), processes = stop.ended, "abort request handled"
         );
+        self.note_stop(caller, (scope, ask), &stop);
         stop
     }
 
@@ -227,10 +235,17 @@ impl Engine {
         let since = held.then(|| self.0.clock.rfc3339(self.0.clock.now()));
         let by = held.then(|| caller.principal.clone());
         let hold = Hold { held, reason: reason.filter(|_| held), since, by };
+        let action = if held { Action::Hold } else { Action::LiftHold };
+        let deed = Deed { action, target: None, detail: hold.reason.clone() };
         if held {
             self.hold_now();
+            // It acts from now on, stored or not.
+            self.audit(caller, deed.clone());
         }
         self.0.store.set_hold(&hold).await?;
+        if !held {
+            self.audit(caller, deed);
+        }
         if !held && self.is_open() {
             self.0.runs.set_gate(Gate::Open);
             for key in self.0.runs.waiting_sessions() {

@@ -6,6 +6,7 @@
 
 mod agents;
 mod archive;
+mod audit;
 mod cursor;
 mod error;
 mod history;
@@ -37,6 +38,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use agents::StoredAgent;
 pub use archive::{Archive, Archived, Imported};
+pub use audit::AuditEntry;
 pub use error::StoreError;
 pub use inspect::{Inspection, inspect};
 pub use lock::Holder;

@@ -6,6 +6,7 @@
 pub mod api;
 pub mod approval;
 pub mod archive;
+pub mod audit;
 pub mod background;
 pub mod error;
 pub mod event;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use quell_client::{receipt_line, receipt_picture};
-use quell_engine::access::Caller;
+use quell_engine::access::{Caller, Origin};
 use quell_engine::agent::{AgentConfig, Limits};
 use quell_engine::dispatch::{Follow, Follower, SessionSettings, StopText, Submission, Submitted};
 use quell_engine::hooks::HookSettings;
@@ -80,7 +80,12 @@ async fn tour(args: &DemoArgs, home: &Path) -> anyhow::Result<Receipt> {
 }
 
 async fn show(engine: &Engine, page: &mut Page) -> anyhow::Result<Receipt> {
-    let caller = Caller { principal: Principal::parse("you")?, scope: Scope::Admin, surface: Surface::Cli };
+    let caller = Caller {
+        principal: Principal::parse("you")?,
+        scope: Scope::Admin,
+        surface: Surface::Cli,
+        origin: Origin::inside(),
+    };
     page.title("Quell: agents that you can stop")?;
     page.step(1, "A run starts. The model streams, then runs a command that is hard to stop.")?;
     page.line(&format!("  you    {FIRST}"))?;

@@ -3,6 +3,7 @@
 mod agents;
 mod approvals;
 mod archive;
+mod audit;
 mod auth;
 mod body;
 mod openapi;
@@ -23,7 +24,7 @@ use axum::response::Response;
 use axum::routing::{delete, get, post};
 
 use crate::door::Door;
-pub(crate) use auth::{Visitor, check_origin};
+pub(crate) use auth::{Visitor, check_origin, origin_of};
 pub(crate) use problem::{Refused, refuse};
 
 /// All routes.
@@ -57,6 +58,7 @@ pub fn router(door: Door) -> Router {
         .route("/api/approvals/{id}", post(approvals::answer))
         .route("/api/stop", post(stop::everything))
         .route("/api/hold", get(stop::show_hold).put(stop::set_hold).delete(stop::lift_hold))
+        .route("/api/audit", get(audit::list))
         .route("/api/tokens", get(tokens::list).post(tokens::create))
         .route("/api/tokens/{name}", delete(tokens::revoke))
         .route("/", get(crate::ws::upgrade))

@@ -20,7 +20,7 @@ use axum::response::{IntoResponse, Response};
 use quell_protocol::ErrorCode;
 
 use crate::door::Door;
-use crate::http::{check_origin, refuse};
+use crate::http::{check_origin, origin_of, refuse};
 
 /// Largest frame before `connect` was answered.
 const MAX_BEFORE_AUTH: usize = 64 * 1024;
@@ -63,7 +63,8 @@ pub(crate) async fn upgrade(State(door): State<Door>, request: Request) -> Respo
         return refuse(ErrorCode::TooManyConnections, "close a connection, or raise max_connections in [server]")
             .into_response();
     };
-    match transport::accept(request, move |socket| connection::serve(socket, door, place)) {
+    let origin = origin_of(request.extensions(), request.headers());
+    match transport::accept(request, move |socket| connection::serve(socket, door, place, origin)) {
         Ok(response) => response,
         Err(problem) => refuse(ErrorCode::InvalidRequest, problem).into_response(),
     }

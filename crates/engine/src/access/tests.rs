@@ -218,7 +218,12 @@ async fn signing_in_cannot_fill_the_memory() {
 
 #[test]
 fn scopes_say_what_a_caller_may() {
-    let caller = |scope| Caller { principal: Principal::parse("anna").unwrap(), scope, surface: Surface::Http };
+    let caller = |scope| Caller {
+        principal: Principal::parse("anna").unwrap(),
+        scope,
+        surface: Surface::Http,
+        origin: Origin::inside(),
+    };
     let rights = |scope| (caller(scope).may_write(), caller(scope).is_admin(), caller(scope).who().admin);
     assert_eq!(rights(Scope::Read), (false, false, false));
     assert_eq!(rights(Scope::Write), (true, false, false));

@@ -7,11 +7,12 @@ use jiff::Timestamp;
 use quell_kernel::turn::Turn;
 use quell_protocol::api::{RunView, SessionRow};
 use quell_protocol::archive::{Head, Kind, ResetLine, RunLine, RunState, SESSION, TurnLine, VERSION};
+use quell_protocol::audit::Action;
 use quell_protocol::{RunId, SessionKey};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use super::{Caller, Engine};
+use super::{Caller, Deed, Engine};
 use crate::cell::Notice;
 use crate::runs::stored_view;
 use crate::store::{Archive, Archived, Imported, RunRow, Spool, StoreError, StoredSession, StoredState};
@@ -251,7 +252,7 @@ impl Engine {
     }
 
     async fn store_archive(&self, caller: &Caller, archive: Archive) -> Result<SessionRow, ImportError> {
-        let session = archive.session.clone();
+        let (session, runs) = (archive.session.clone(), archive.runs.len());
         let at = self.inner().clock.rfc3339(self.inner().clock.now());
         let turns = match self.inner().store.import_session(archive, at).await? {
             Imported::Yes { turns } => turns,
@@ -261,6 +262,8 @@ impl Engine {
         // Memory may know an older session of this key, which was deleted.
         self.inner().sessions.forget_history(&session.key);
         tracing::info!(session = %session.key, principal = %caller.principal, "session imported");
+        let deed = Deed::to(Action::ImportSession, "session", session.key.as_str());
+        self.audit(caller, deed.with(format!("runs: {runs}; turns that the model sees: {turns}")));
         self.inner().hub.publish(&Notice::Session { key: session.key.clone(), reason: "import" });
         Ok(self.session_row(StoredSession { turns, ..session }))
     }

@@ -7,9 +7,10 @@ use quell_kernel::registry::{AgentPhase, StopAsk, StopScope};
 use quell_kernel::turn::Turn;
 use quell_protocol::api::{AgentAbortAnswer, AgentRow, HistoryMessage, Hold, List, RunView, SessionRow};
 use quell_protocol::approval::{ApprovalRow, Decision};
+use quell_protocol::audit::Action;
 use quell_protocol::{AgentId, EventKind, RunEvent, RunId, SessionKey};
 
-use super::{AnswerError, Caller, Engine, Follower, Stop};
+use super::{AnswerError, Caller, Deed, Engine, Follower, Stop};
 use crate::agent::tree_of;
 use crate::scope::StopLevel;
 use crate::store::{Past, RunFilter, RunRow, SessionFilter, StoreError, StoredSession};
@@ -222,10 +223,17 @@ impl Engine {
             return false;
         }
         tracing::info!(principal = %caller.principal, process = process.id, session = %process.owner.session, "background process is ended");
-        process.end(match push {
+        let fresh = process.end(match push {
             Push::Gentle => StopLevel::Gentle,
             Push::Forced => StopLevel::Forced,
         });
+        if fresh {
+            let deed = Deed::to(Action::EndProcess, "process", &process.id);
+            self.audit(
+                caller,
+                deed.with(format!("session: {}; started by run {}", process.owner.session, process.owner.run)),
+            );
+        }
         true
     }
 
@@ -242,6 +250,12 @@ impl Engine {
     pub fn answer_approval(&self, caller: &Caller, id: &str, decision: Decision) -> Result<ApprovalRow, AnswerError> {
         let row = self.inner().workshop.approvals.answer(id, &caller.who(), caller.surface, decision)?;
         tracing::info!(principal = %caller.principal, run = %row.run_id, tool = row.tool, ?decision, "approval answered");
+        let action = match decision {
+            Decision::Allow => Action::Approve,
+            Decision::Deny => Action::Deny,
+        };
+        let deed = Deed::to(action, "approval", id);
+        self.audit(caller, deed.with(format!("run: {}; tool: {}; of {}", row.run_id, row.tool, row.principal)));
         Ok(row)
     }
 

@@ -1,10 +1,11 @@
 //! Sessions from outside: asked for, shown, their history emptied, or all of them gone. Never under a run that somebody else has at work there.
 
 use quell_kernel::registry::{StopAsk, StopScope};
+use quell_protocol::audit::Action;
 use quell_protocol::session::{SessionRequest, SessionView};
 use quell_protocol::{By, RunId, SessionKey};
 
-use super::{Caller, Engine, Got, NotMade};
+use super::{Caller, Deed, Engine, Got, NotMade};
 use crate::cell::Notice;
 use crate::scope::Scope;
 use crate::store::{Deleted, StoreError};
@@ -52,7 +53,11 @@ impl Engine {
             let _ = answer.send(got);
         });
         let got = answered.await.map_err(|_| NotMade::Closing)??;
-        self.inner().hub.publish(&Notice::Session { key: key.clone(), reason: "create" });
+        if got != Got::Known {
+            let what = if got == Got::Created { "made" } else { "configured anew" };
+            self.audit(caller, Deed::to(Action::ConfigureSession, "session", key.as_str()).with(what));
+            self.inner().hub.publish(&Notice::Session { key: key.clone(), reason: "create" });
+        }
         Ok((key, got))
     }
 
@@ -85,6 +90,7 @@ impl Engine {
         let reset = self.inner().store.reset_session(key.clone(), at).await?;
         self.inner().sessions.forget_history(key);
         if reset {
+            self.audit(caller, Deed::to(Action::ResetSession, "session", key.as_str()));
             self.inner().hub.publish(&Notice::Session { key: key.clone(), reason: "reset" });
         }
         Ok(reset)
@@ -115,6 +121,7 @@ impl Engine {
         self.inner().sessions.forget_history(key);
         if deleted {
             tracing::info!(session = %key, principal = %caller.principal, "session deleted");
+            self.audit(caller, Deed::to(Action::DeleteSession, "session", key.as_str()));
             self.inner().hub.publish(&Notice::Session { key: key.clone(), reason: "delete" });
         }
         Ok(deleted)

@@ -1,16 +1,17 @@
 //! Agents at run time: made, deleted, drawn as a tree, stopped with all below them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use quell_kernel::registry::StopAsk;
+use quell_kernel::registry::{StopAsk, StopScope};
 use quell_protocol::api::{AgentAbortAnswer, AgentRow};
+use quell_protocol::audit::Action;
 use quell_protocol::society::{AgentNode, AgentsDeleted, NewAgent};
 use quell_protocol::{AgentId, ErrorCode, RunId};
 use serde_json::{Map, Value};
 use tokio::sync::oneshot;
 
-use super::{Caller, Engine, Stop};
+use super::{Caller, Deed, Engine, Stop};
 use crate::agent::{Agent, AgentConfig, BadAgent, Kept, RESERVED, Society, Stays, Unwelcome, tree_of};
 use crate::store::{Store, StoreError, StoredAgent};
 
@@ -95,6 +96,7 @@ impl Engine {
         let (id, engine) = (agent.id.clone(), self.clone());
         self.in_a_task(async move { engine.take_in(agent, kept).await }).await?;
         tracing::info!(agent = %id, principal = %caller.principal, "agent created");
+        self.audit(caller, Deed::to(Action::CreateAgent, "agent", id.as_str()));
         self.agent(&id).ok_or(SocietyError::Stays(Stays::Unknown(id)))
     }
 
@@ -126,6 +128,9 @@ impl Engine {
         let deleted = self.in_a_task(async move { engine.remove(&who, &root, removal).await }).await?;
         let (agents, runs) = (&deleted.deleted, &deleted.run_ids);
         tracing::info!(agent = %id, principal = %caller.principal, ?agents, ?runs, "agent deleted");
+        let names = |ids: &[AgentId]| ids.iter().map(AgentId::as_str).collect::<Vec<_>>().join(", ");
+        let detail = format!("deleted: {}; runs stopped: {}", names(agents), runs.len());
+        self.audit(caller, Deed::to(Action::DeleteAgent, "agent", id.as_str()).with(detail));
         Ok(deleted)
     }
 

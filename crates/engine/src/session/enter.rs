@@ -91,12 +91,14 @@ enum Knock<'a> {
     Closed,
 }
 
-/// A session that was got or created, and which of the two.
+/// What became of a session that was asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Got {
     /// It was not known before.
     Created,
-    /// It was known.
+    /// It was known, and works otherwise from now on.
+    Changed,
+    /// It was known, as it is.
     Known,
 }
 

@@ -129,7 +129,7 @@ impl Sessions {
         let activated = purpose.happening(HookEvent::Activate, &body);
         // waits: raced in the hooks, which never refuse this.
         let _ = self.hooks().ask(activated, purpose.scope).await?;
-        Ok(Ok((body, Got::Known)))
+        Ok(Ok((body, Got::Changed)))
     }
 
     /// What a session has that says this itself, once all of it is known to be good.

@@ -1,6 +1,7 @@
 //! Tests of the store against real files.
 
 mod archive;
+mod audit;
 mod history;
 mod journal;
 mod lists;

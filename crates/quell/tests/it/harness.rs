@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use quell_engine::access::Origin;
 use quell_engine::agent::{AgentConfig, Limits};
 use quell_engine::cell::Progress;
 use quell_engine::dispatch::{
@@ -364,12 +365,12 @@ impl Watcher {
 
 /// A person at the HTTP API, who owns what tests send.
 pub(crate) fn alice() -> Caller {
-    Caller { principal: principal("alice"), scope: Scope::Write, surface: Surface::Http }
+    Caller { principal: principal("alice"), scope: Scope::Write, surface: Surface::Http, origin: Origin::inside() }
 }
 
 /// An admin at the gateway's WebSocket.
 pub(crate) fn root() -> Caller {
-    Caller { principal: principal("root"), scope: Scope::Admin, surface: Surface::Ws }
+    Caller { principal: principal("root"), scope: Scope::Admin, surface: Surface::Ws, origin: Origin::inside() }
 }
 
 pub(crate) fn principal(name: &str) -> Principal {

@@ -1,9 +1,11 @@
 //! Who comes in: bearer token or the page's cookie, with the origin of browsers checked.
 
-use axum::extract::FromRequestParts;
+use std::net::SocketAddr;
+
+use axum::extract::{ConnectInfo, FromRequestParts};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, header};
-use quell_engine::access::Caller;
+use axum::http::{Extensions, HeaderMap, header};
+use quell_engine::access::{Caller, Forwarded, Origin};
 use quell_protocol::api::Scope;
 use quell_protocol::{ErrorCode, Surface};
 
@@ -58,7 +60,8 @@ impl FromRequestParts<Door> for Visitor {
             ));
         };
         debug_assert!(scope >= Scope::Read, "every token may look");
-        Ok(Self(Caller { principal, scope, surface }))
+        let origin = origin_of(&parts.extensions, &parts.headers);
+        Ok(Self(Caller { principal, scope, surface, origin }))
     }
 }
 
@@ -80,6 +83,14 @@ pub(crate) fn check_origin(headers: &HeaderMap, door: &Door) -> Result<(), Refus
         ErrorCode::BadOrigin,
         format!("requests from the web origin {origin:?} are not allowed; add it to allowed_origins in [server]"),
     ))
+}
+
+/// Where a request came from. A server that does not tell its handlers who is connected leaves that open.
+pub(crate) fn origin_of(extensions: &Extensions, headers: &HeaderMap) -> Origin {
+    let Some(ConnectInfo(peer)) = extensions.get::<ConnectInfo<SocketAddr>>() else { return Origin::inside() };
+    // A proxy adds a line of its own or lengthens the last one.
+    let last = |name: &str| headers.get_all(name).iter().next_back().and_then(|value| value.to_str().ok());
+    Origin::of(*peer, Forwarded { x_forwarded_for: last("x-forwarded-for"), forwarded: last("forwarded") })
 }
 
 fn cookie(headers: &HeaderMap) -> Option<&str> {

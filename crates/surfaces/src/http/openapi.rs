@@ -7,6 +7,7 @@ use quell_protocol::api::{
     StopAllAnswer, StopAllRequest, StopAnswer, StopRunRequest, StopSessionRequest, TicketView, TokenRequest, TokenRow,
 };
 use quell_protocol::approval::{ApprovalAnswer, ApprovalRow};
+use quell_protocol::audit::AuditRow;
 use quell_protocol::background::{ProcessRow, ProcessView};
 use quell_protocol::session::{SessionAnswer, SessionRequest, SessionView};
 use quell_protocol::society::{AgentNode, AgentsDeleted, NewAgent};
@@ -195,6 +196,11 @@ const ROUTES: &[Row] = &[
         answers: &[(200, "Hold", "the hold")],
     },
     delete("/api/hold", "Lift the hold", &[(200, "Hold", "the hold")]),
+    get(
+        "/api/audit",
+        "Who did what, when and from where: the oldest first after ?after=",
+        &[(200, "[AuditRow]", "entries")],
+    ),
     get("/api/tokens", "All tokens, without their secrets", &[(200, "[TokenRow]", "tokens")]),
     post(
         "/api/tokens",
@@ -213,6 +219,7 @@ const ROUTES: &[Row] = &[
     AgentsDeleted,
     ApprovalAnswer,
     ApprovalRow,
+    AuditRow,
     HistoryMessage,
     Hold,
     NewAgent,

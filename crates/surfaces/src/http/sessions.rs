@@ -73,7 +73,7 @@ pub(super) async fn open(
     let state = door.engine().session(&key).await?.map_or_else(String::new, |row| row.state);
     let status = match got {
         Got::Created => StatusCode::CREATED,
-        Got::Known => StatusCode::OK,
+        Got::Changed | Got::Known => StatusCode::OK,
     };
     Ok((status, Json(SessionAnswer { key, state, created: got == Got::Created })))
 }

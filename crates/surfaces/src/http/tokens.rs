@@ -33,8 +33,7 @@ pub(super) async fn create(
     visitor: Visitor,
     Body(request): Body<TokenRequest>,
 ) -> Result<(StatusCode, Json<NewToken>), Refused> {
-    visitor.admin()?;
-    let token = door.engine().access().create_token(&request.name, request.scope).await?;
+    let token = door.engine().create_token(visitor.admin()?, &request.name, request.scope).await?;
     let token = token.expose_secret().to_owned();
     Ok((StatusCode::CREATED, Json(NewToken { name: request.name, scope: request.scope, token })))
 }
@@ -44,8 +43,7 @@ pub(super) async fn revoke(
     visitor: Visitor,
     Path(name): Path<String>,
 ) -> Result<StatusCode, Refused> {
-    visitor.admin()?;
-    if door.engine().access().revoke_token(&name).await? {
+    if door.engine().revoke_token(visitor.admin()?, &name).await? {
         return Ok(StatusCode::NO_CONTENT);
     }
     Err(refuse(ErrorCode::NotFound, format!("there is no token {name:?}; `quell token list` lists them")))

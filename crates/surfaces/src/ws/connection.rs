@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use futures_util::stream::{FuturesUnordered, SplitSink, SplitStream};
 use futures_util::{SinkExt, StreamExt};
+use quell_engine::access::Origin;
 use quell_engine::dispatch::{Notice, Subscription};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -23,11 +24,12 @@ use super::{BURST, CLOSE_GRACE, HANDSHAKE, MAX_BEFORE_AUTH, PING, TICK, close};
 use crate::door::{Door, StreamPlace};
 
 /// Serves one socket to its end.
-pub(super) async fn serve((socket, budget): (Socket, Budget), door: Door, _place: StreamPlace) {
+pub(super) async fn serve((socket, budget): (Socket, Budget), door: Door, _place: StreamPlace, origin: Origin) {
     let (mut sink, mut stream) = socket.split();
     let outbox = Arc::new(Outbox::default());
     let talk = async {
-        if let Some(peer) = shake_hands(&mut stream, &outbox, &door, &budget).await {
+        let hall = Hall { door: &door, origin: &origin, budget: &budget };
+        if let Some(peer) = shake_hands(&mut stream, &outbox, &hall).await {
             talk(&mut stream, &outbox, &door, &peer).await;
         }
         // Whoever got here without a close code of their own is done.
@@ -99,7 +101,15 @@ async fn no_longer(outbox: &Outbox) {
     tokio::time::sleep(CLOSE_GRACE).await;
 }
 
-async fn shake_hands(stream: &mut SplitStream<Socket>, outbox: &Outbox, door: &Door, budget: &Budget) -> Option<Peer> {
+/// Where the handshake takes place.
+struct Hall<'a> {
+    door: &'a Door,
+    origin: &'a Origin,
+    budget: &'a Budget,
+}
+
+async fn shake_hands(stream: &mut SplitStream<Socket>, outbox: &Outbox, hall: &Hall<'_>) -> Option<Peer> {
+    let Hall { door, origin, budget } = hall;
     let connection = Uuid::now_v7().to_string();
     let clock = door.engine().clock();
     let challenge = json!({"nonce": Uuid::now_v7().simple().to_string(), "ts": super::shapes::now_ms(clock)});
@@ -123,7 +133,8 @@ async fn shake_hands(stream: &mut SplitStream<Socket>, outbox: &Outbox, door: &D
         return None;
     }
     match first_request(&text, door, &connection) {
-        Ok((id, peer, hello)) => {
+        Ok((id, mut peer, hello)) => {
+            peer.caller.origin = (*origin).clone();
             budget.lift();
             tracing::info!(principal = %peer.caller.principal, scope = ?peer.granted, "client connected");
             outbox.answer(&id, &Ok(hello));

@@ -1,6 +1,6 @@
 //! `connect`: version, token, scopes, and the answer `hello-ok`.
 
-use quell_engine::access::Caller;
+use quell_engine::access::{Caller, Origin};
 use quell_engine::dispatch::Notice;
 use quell_protocol::Surface;
 use quell_protocol::api::Scope;
@@ -109,7 +109,7 @@ pub(super) fn connect(door: &Door, params: Value, connection: &str) -> Result<(P
     let role = if connect.role.as_deref() == Some("node") { Role::Node } else { Role::Operator };
     let surface =
         if connect.client.mode == "ui" && connect.client.id.contains("tui") { Surface::Tui } else { Surface::Ws };
-    let caller = Caller { principal, scope: granted.unwrap_or(Scope::Read), surface };
+    let caller = Caller { principal, scope: granted.unwrap_or(Scope::Read), surface, origin: Origin::inside() };
     let tool_events = connect.caps.iter().any(|cap| cap == "tool-events");
     let scopes = names(granted, connect.scopes.as_deref());
     let hello = hello(door, connection, protocol, role, &scopes);
