@@ -27,6 +27,8 @@ use secret::Digest;
 
 /// The principal of the admin token in the data directory.
 const ADMIN: &str = "admin";
+/// What the daemon does by itself is under this name.
+pub(crate) const DAEMON: &str = "quell";
 
 /// Somebody who showed a valid token or cookie, and the door they came through.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -250,6 +252,7 @@ fn check_name(name: &str) -> Result<Principal, AccessError> {
         65.. => "it is longer than 64 characters",
         _ if !name.bytes().all(legal) => "it may hold only letters, digits and . _ -",
         _ if name == ADMIN => "that is the name of the token in the data directory",
+        _ if name == DAEMON => "that is the daemon's own name in the audit list",
         _ => return principal(name),
     };
     Err(AccessError::BadName { name: name.into(), problem })

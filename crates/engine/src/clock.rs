@@ -35,9 +35,14 @@ impl Clock {
     /// A moment as RFC 3339 in UTC with microseconds.
     #[must_use]
     pub fn rfc3339(&self, moment: Moment) -> String {
+        format!("{:.6}", self.timestamp(moment))
+    }
+
+    /// The wall clock of a moment.
+    #[must_use]
+    pub fn timestamp(&self, moment: Moment) -> Timestamp {
         let distance = SignedDuration::try_from(moment.0).unwrap_or(SignedDuration::MAX);
-        let wall = self.wall.checked_add(distance).unwrap_or(Timestamp::MAX);
-        format!("{wall:.6}")
+        self.wall.checked_add(distance).unwrap_or(Timestamp::MAX)
     }
 
     /// A moment as seconds since 1970.

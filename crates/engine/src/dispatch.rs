@@ -7,6 +7,7 @@ mod journal;
 mod look;
 mod memory;
 mod recover;
+mod retention;
 mod sessions;
 mod shutdown;
 mod society;
@@ -48,6 +49,8 @@ pub use config::{EngineConfig, StartError};
 use journal::keep_journal;
 pub use look::{Follow, HistoryPage};
 pub use memory::NoteFilter;
+pub use retention::Retention;
+use retention::keep_within_bounds;
 pub use sessions::SessionError;
 pub use society::{Removal, SocietyError};
 pub use submit::{StopText, Submission, SubmitError, Submitted, stop_answer};
@@ -123,6 +126,7 @@ impl Engine {
         engine.hooks().start().await;
         engine.hooks().tell(Happening::of_daemon(HookEvent::Start));
         engine.0.runs.spawn(keep_notes(engine.clone()));
+        engine.0.runs.spawn(keep_within_bounds(engine.clone()));
         Ok(engine)
     }
 

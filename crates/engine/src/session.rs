@@ -231,6 +231,13 @@ impl Sessions {
         self.book().news.remove(key).map(|news| news.texts).unwrap_or_default()
     }
 
+    /// True while a session is in memory: it was used not long ago, or is waited for.
+    #[must_use]
+    pub fn is_live(&self, key: &SessionKey) -> bool {
+        let book = self.book();
+        book.lives.life(key).is_some() || book.desks.contains_key(key)
+    }
+
     fn give_back_news(&self, key: &SessionKey, texts: Vec<String>) {
         let since = self.0.runs.clock().now();
         let mut book = self.book();

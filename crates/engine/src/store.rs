@@ -17,6 +17,7 @@ mod lock;
 mod notes;
 mod outbox;
 mod reader;
+mod retention;
 mod rows;
 mod runs;
 mod schema;
@@ -44,6 +45,7 @@ pub use inspect::{Inspection, inspect};
 pub use lock::Holder;
 pub use notes::{FoundNote, Note, NoteScope, Remembered};
 pub use outbox::{Delivery, StoredDelivery};
+pub use retention::Idle;
 pub use rows::{
     AcceptedRow, Past, RunFilter, RunRow, SealedRun, SessionFilter, SessionSetup, SetUp, StoredSession, StoredState,
     StoredToken,

@@ -14,7 +14,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use quell_engine::EngineConfig;
 use quell_engine::agent::{AgentConfig, Limits};
-use quell_engine::dispatch::SessionSettings;
+use quell_engine::dispatch::{Retention, SessionSettings};
 use quell_engine::hooks::HookSettings;
 use quell_engine::llm::ProviderConfig;
 use quell_engine::mcp::McpConfig;
@@ -47,6 +47,8 @@ pub(crate) struct Config {
     pub(crate) sessions: SessionSettings,
     /// What is remembered and recalled unasked.
     pub(crate) memory: MemorySettings,
+    /// What is thrown away.
+    pub(crate) retention: Retention,
     /// Settings of the tools.
     pub(crate) tools: ToolSection,
     /// MCP servers by name.
@@ -216,6 +218,7 @@ impl Loaded {
             limits: config.limits.clone(),
             sessions: config.sessions,
             memory: config.memory.clone(),
+            retention: config.retention.clone(),
             agents: config.agents.clone(),
             providers: config.providers.clone(),
             mcp: config.mcp.clone(),

@@ -11,7 +11,7 @@ use anyhow::{Context, bail};
 use quell_client::{receipt_line, receipt_picture};
 use quell_engine::access::{Caller, Origin};
 use quell_engine::agent::{AgentConfig, Limits};
-use quell_engine::dispatch::{Follow, Follower, SessionSettings, StopText, Submission, Submitted};
+use quell_engine::dispatch::{Follow, Follower, Retention, SessionSettings, StopText, Submission, Submitted};
 use quell_engine::hooks::HookSettings;
 use quell_engine::llm::demo::{DemoModel, DemoScript};
 use quell_engine::llm::{ProviderConfig, ProviderKind};
@@ -191,6 +191,7 @@ fn engine_config(home: &Path, base_url: &str) -> anyhow::Result<EngineConfig> {
         limits: Limits::default(),
         sessions: SessionSettings::default(),
         memory: MemorySettings::default(),
+        retention: Retention::default(),
         agents: BTreeMap::from([(AgentId::parse("main")?, AgentConfig::default())]),
         providers: BTreeMap::from([("demo".to_owned(), provider)]),
         mcp: BTreeMap::new(),

@@ -9,6 +9,7 @@ use quell_kernel::StopTimes;
 use quell_kernel::expiry::ExpiryLimits;
 use quell_protocol::AgentId;
 
+use super::Retention;
 use crate::agent::{AgentConfig, BadSociety, Limits};
 use crate::hooks::{BadHook, HookSettings, LifecycleHook};
 use crate::llm::{BadProvider, ProviderConfig};
@@ -37,6 +38,8 @@ pub struct EngineConfig {
     pub limits: Limits,
     /// How long sessions live unused, and how they are cleaned up.
     pub sessions: SessionSettings,
+    /// What is thrown away.
+    pub retention: Retention,
     /// Agents.
     pub agents: BTreeMap<AgentId, AgentConfig>,
     /// Model providers.

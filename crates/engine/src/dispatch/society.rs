@@ -182,6 +182,7 @@ impl Engine {
             principal = %caller.principal, surface = ?caller.surface, agent = %id, push = ?ask.push,
             stopped = stop.aborted.len(), "abort request of a subtree of agents handled"
         );
+        self.note_stop(caller, (&StopScope::Agents { ids: BTreeSet::from([id.clone()]) }, ask), &stop);
         let aborted = stop.did_something();
         let reason = (!aborted).then(|| "idle".to_owned());
         (AgentAbortAnswer { ok: true, agent_id: id.clone(), aborted, run_ids: stop.aborted.clone(), reason }, stop)

@@ -45,6 +45,8 @@ pub(super) fn open_writer(path: &Path) -> Result<Connection, StoreError> {
         set_up(&connection, 1024)?;
         check_identity(&connection, path)?;
         check_writable(&connection)?;
+        // Of an empty file only, and before anything is written: free pages can be given back later, a few at a time.
+        connection.execute_batch("PRAGMA auto_vacuum = INCREMENTAL")?;
         enter_wal(&connection)?;
         connection.execute_batch(
             "PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON; PRAGMA journal_size_limit = 4194304;",

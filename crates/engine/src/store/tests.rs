@@ -7,6 +7,7 @@ mod journal;
 mod lists;
 mod notes;
 mod opening;
+mod retention;
 mod trouble;
 mod writing;
 

@@ -1,6 +1,7 @@
 //! What a parsed configuration may still have wrong.
 
 use quell_engine::agent::{AgentConfig, NO_THINKING, RESERVED, check_tools};
+use quell_engine::dispatch::Retention;
 use quell_engine::llm::ProviderKind;
 use quell_engine::memory::MemorySettings;
 use quell_kernel::society::{BadParent, Tree};
@@ -10,6 +11,9 @@ use super::Config;
 
 /// More notes would say less.
 const MOST_RECALLED: usize = 50;
+
+/// A database without any session has a few of them.
+const LEAST_MIB: u64 = 16;
 
 /// A problem with one key.
 pub(super) struct Problem {
@@ -51,6 +55,8 @@ pub(super) fn problems(config: &Config) -> Vec<Problem> {
         wrong(&format!("hooks.{}", bad.key), bad.problem);
     }
     memory_problems(&config.memory, &mut wrong);
+    found.extend(retention_problems(&config.retention));
+    let mut wrong = |key: &str, text: String| found.push(Problem { key: key.to_owned(), text });
     for (name, server) in &config.mcp {
         let key = |key: &str| if key.is_empty() { format!("mcp.{name}") } else { format!("mcp.{name}.{key}") };
         if let Err(bad) = server.check(name) {
@@ -90,6 +96,24 @@ pub(super) fn problems(config: &Config) -> Vec<Problem> {
         }
     }
     found
+}
+
+/// Limits that would throw away everything are taken for mistakes.
+fn retention_problems(retention: &Retention) -> Vec<Problem> {
+    let days = |key, days: Option<u32>| (key, days.map(u64::from), 1, "would throw away everything at once");
+    [
+        days("max_age_days", retention.max_age_days),
+        ("max_sessions", retention.max_sessions, 1, "would throw away everything at once"),
+        ("max_mib", retention.max_mib, LEAST_MIB, "is too little; the database holds more than sessions"),
+        days("audit_days", Some(retention.audit_days)),
+    ]
+    .into_iter()
+    .filter_map(|(key, value, least, text)| {
+        let value = value.filter(|value| *value < least)?;
+        let text = format!("{value} {text}; the least is {least}");
+        Some(Problem { key: format!("retention.{key}"), text })
+    })
+    .collect()
 }
 
 fn parent_problem(tree: &Tree<'_>, id: &AgentId, agent: &AgentConfig) -> Option<String> {

@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use axum::serve::ListenerExt;
 use quell_engine::agent::{AgentConfig, Limits};
-use quell_engine::dispatch::EngineConfig;
-use quell_engine::dispatch::SessionSettings;
+use quell_engine::dispatch::{EngineConfig, Retention, SessionSettings};
 use quell_engine::hooks::HookSettings;
 use quell_engine::llm::{ProviderConfig, ProviderKind};
 use quell_engine::memory::MemorySettings;
@@ -190,6 +189,7 @@ fn plan(model: &ScriptedModel, data_dir: PathBuf) -> Plan {
         limits: Limits::default(),
         sessions: SessionSettings::default(),
         memory: MemorySettings::default(),
+        retention: Retention::default(),
         agents,
         providers: BTreeMap::from([("scripted".to_owned(), provider)]),
         mcp: BTreeMap::new(),

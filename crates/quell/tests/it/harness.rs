@@ -10,7 +10,7 @@ use quell_engine::access::Origin;
 use quell_engine::agent::{AgentConfig, Limits};
 use quell_engine::cell::Progress;
 use quell_engine::dispatch::{
-    Caller, Notice, SessionSettings, Stop, StopText, Submission, SubmitError, Submitted, Subscription,
+    Caller, Notice, Retention, SessionSettings, Stop, StopText, Submission, SubmitError, Submitted, Subscription,
 };
 use quell_engine::hooks::HookSettings;
 use quell_engine::llm::{ProviderConfig, ProviderKind};
@@ -456,6 +456,7 @@ pub(crate) fn config(data: &Path, base_url: &str, probe: Probe) -> EngineConfig 
         limits: Limits::default(),
         sessions: SessionSettings::default(),
         memory: MemorySettings::default(),
+        retention: Retention::default(),
         agents: BTreeMap::from([(agent("main"), model)]),
         providers: BTreeMap::from([("scripted".to_owned(), provider(base_url))]),
         mcp: BTreeMap::new(),
