@@ -6,6 +6,12 @@ use jiff::{SignedDuration, Timestamp};
 use quell_kernel::Moment;
 use tokio::time::Instant;
 
+/// The wall clock now, for the name of a file: `20261121T120000Z`.
+#[must_use]
+pub fn stamp() -> String {
+    Timestamp::now().strftime("%Y%m%dT%H%M%SZ").to_string()
+}
+
 /// Steady time with the wall clock of its beginning. Follows tokio's clock, so tests can hold it still.
 #[derive(Debug, Clone, Copy)]
 pub struct Clock {

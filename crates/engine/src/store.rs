@@ -7,6 +7,7 @@
 mod agents;
 mod archive;
 mod audit;
+mod backup;
 mod cursor;
 mod error;
 mod history;
@@ -40,6 +41,7 @@ use tokio_util::sync::CancellationToken;
 pub use agents::StoredAgent;
 pub use archive::{Archive, Archived, Imported};
 pub use audit::AuditEntry;
+pub use backup::{Restored, check_copy, copy, holder, restore};
 pub use error::StoreError;
 pub use inspect::{Inspection, inspect};
 pub use lock::Holder;

@@ -12,7 +12,7 @@ use quell_client::term::Color;
 use quell_client::{Io, Target, Verb};
 
 use crate::config::{self, Source};
-use crate::{daemon, demo, doctor, telemetry};
+use crate::{backup, daemon, demo, doctor, telemetry};
 
 /// A self-hosted gateway for LLM agents that you can stop.
 #[derive(Debug, Parser)]
@@ -45,6 +45,12 @@ pub(crate) enum Command {
     /// Find what is wrong here: configuration, keys, models, ports, processes; each with its remedy.
     #[command(after_help = "Example:\n  quell doctor\n\nExit code 0 when nothing fails. It changes nothing.")]
     Doctor(doctor::DoctorArgs),
+    /// Copy the whole database into a file, also while the daemon runs, and check the copy.
+    #[command(after_help = backup::BACKUP_HELP)]
+    Backup(backup::BackupArgs),
+    /// Put a backup in the place of the database, while no daemon runs.
+    #[command(after_help = backup::RESTORE_HELP)]
+    Restore(backup::RestoreArgs),
     /// Completions for a shell, on standard output.
     #[command(after_help = "Example:\n  quell completions bash > ~/.local/share/bash-completion/completions/quell")]
     Completions {
@@ -89,6 +95,8 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Serve(args) => daemon::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Config(command) => configuration(command),
+        Command::Backup(args) => backup::run(&args, cli.target),
+        Command::Restore(args) => backup::restore(&args),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "quell", &mut std::io::stdout());
             Ok(ExitCode::SUCCESS)

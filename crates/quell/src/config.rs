@@ -156,15 +156,26 @@ pub(crate) fn load(file: Option<&Path>) -> anyhow::Result<Loaded> {
         None => environment::config_file(),
     };
     let (mut config, source) = match found {
-        Some(path) => {
-            let text = std::fs::read_to_string(&path)
-                .with_context(|| format!("the configuration file {} cannot be read", path.display()))?;
-            (parse(&path, &text)?, Source::File(path))
-        }
+        Some(path) => (read(&path)?, Source::File(path)),
         None => (Config::default(), Source::Environment),
     };
     environment::fill(&mut config)?;
     Ok(Loaded { config, source })
+}
+
+/// The name of the database, for verbs that need nothing else of the configuration: keys that they may not read are not asked for.
+pub(crate) fn database(file: Option<&Path>) -> anyhow::Result<String> {
+    let config = match file.map(Path::to_owned).or_else(environment::config_file) {
+        Some(path) => read(&path)?,
+        None => Config::default(),
+    };
+    Ok(Loaded { config, source: Source::Environment }.store_file())
+}
+
+fn read(path: &Path) -> anyhow::Result<Config> {
+    let text = std::fs::read_to_string(path)
+        .with_context(|| format!("the configuration file {} cannot be read", path.display()))?;
+    parse(path, &text)
 }
 
 /// Parses and checks the text of a file.

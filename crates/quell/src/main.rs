@@ -1,5 +1,6 @@
 //! Quell: a self-hosted gateway for LLM agents that you can stop.
 
+mod backup;
 mod cli;
 mod config;
 mod daemon;

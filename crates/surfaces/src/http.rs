@@ -58,6 +58,7 @@ pub fn router(door: Door) -> Router {
         .route("/api/approvals/{id}", post(approvals::answer))
         .route("/api/stop", post(stop::everything))
         .route("/api/hold", get(stop::show_hold).put(stop::set_hold).delete(stop::lift_hold))
+        .route("/api/backup", get(archive::backup))
         .route("/api/audit", get(audit::list))
         .route("/api/tokens", get(tokens::list).post(tokens::create))
         .route("/api/tokens/{name}", delete(tokens::revoke))

@@ -1,4 +1,4 @@
-//! Sessions out and in, in pieces: neither side has to hold a long one whole.
+//! Sessions out and in, and copies of everything, in pieces: neither side has to hold a long one whole.
 
 use std::io::{self, Read};
 use std::sync::Arc;
@@ -80,7 +80,18 @@ impl Link {
         self.ask(request.header(CONTENT_TYPE, "application/x-ndjson").body(body), Span::Open).await
     }
 
-    pub(super) async fn download(&self, path: &[&str]) -> Result<Download, LinkError> {
+    /// A copy of the whole database, for an admin.
+    ///
+    /// # Errors
+    /// Every [`LinkError`].
+    ///
+    /// # Cancel safety
+    /// Dropping it forgets the answer; nothing changes in the daemon.
+    pub async fn backup(&self) -> Result<Download, LinkError> {
+        self.download(&["api", "backup"]).await
+    }
+
+    async fn download(&self, path: &[&str]) -> Result<Download, LinkError> {
         let request = self.request(Method::GET, path, &[])?;
         let response = request.send().await.map_err(|error| self.broken(&error))?;
         let response = self.accepted(response).await?;

@@ -1,4 +1,4 @@
-//! Sessions in and out as lines of JSON. What comes in is checked line by line before any of it is written: a session that
+//! Sessions in and out as lines of JSON, and copies of everything. What comes in is checked line by line before any of it is written: a session that
 //! was imported is as sound as one that was lived here.
 
 use std::collections::HashSet;
@@ -204,6 +204,21 @@ impl Engine {
     pub async fn export_session(&self, key: &SessionKey) -> Result<Option<Spool>, StoreError> {
         self.close_books_of(key).await?;
         self.inner().store.export_session(key.clone()).await
+    }
+
+    /// Copies the whole database as it is at one moment.
+    ///
+    /// # Errors
+    /// The store's error.
+    ///
+    /// # Cancel safety
+    /// Safe: it only reads.
+    pub async fn backup(&self, caller: &Caller) -> Result<Spool, StoreError> {
+        let spool = self.inner().store.snapshot().await?;
+        tracing::info!(principal = %caller.principal, bytes = spool.length(), "the database is copied out");
+        let detail = format!("bytes: {}", spool.length());
+        self.audit(caller, Deed { action: Action::Backup, target: None, detail: Some(detail) });
+        Ok(spool)
     }
 
     /// The bytes of a spool from `at` on, as many as are handed out at a time; none at its end.

@@ -3,7 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
@@ -26,7 +26,7 @@ pub(super) struct DirectoryLock(File);
 impl DirectoryLock {
     /// Takes the lock of a data directory, or says at once who has it.
     pub(super) fn take(directory: &Path) -> Result<Self, StoreError> {
-        let path = directory.join(NAME);
+        let path = path(directory);
         let refused = |error: std::io::Error| StoreError::file(&path, &error);
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
@@ -41,9 +41,14 @@ impl DirectoryLock {
     }
 }
 
+/// The file of the lock.
+pub(super) fn path(directory: &Path) -> PathBuf {
+    directory.join(NAME)
+}
+
 /// Who has the lock of a data directory; nothing is created or changed. The lock is asked for and given back at once.
 pub(super) fn holder(directory: &Path) -> Result<Option<Holder>, StoreError> {
-    let path = directory.join(NAME);
+    let path = path(directory);
     let refused = |error: std::io::Error| StoreError::file(&path, &error);
     let mut file = match File::open(&path) {
         Ok(file) => file,

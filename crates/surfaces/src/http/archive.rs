@@ -1,4 +1,4 @@
-//! Sessions out and in: lines of JSON, handed out as they are read and checked as they come.
+//! Sessions out and in, lines of JSON that are checked as they come; and copies of the whole database.
 
 use axum::Json;
 use axum::body::{Body, BodyDataStream};
@@ -18,6 +18,7 @@ use super::{Refused, Visitor, refuse};
 use crate::door::Door;
 
 const LINES: &str = "application/x-ndjson";
+const DATABASE: &str = "application/vnd.sqlite3";
 /// Other names of the same.
 const ALSO_LINES: [&str; 3] = [LINES, "application/jsonl", "application/octet-stream"];
 
@@ -49,8 +50,13 @@ pub(super) async fn export(
     Ok(handed_out(door.engine(), spool, LINES))
 }
 
+pub(super) async fn backup(State(door): State<Door>, visitor: Visitor) -> Result<Response, Refused> {
+    let spool = door.engine().backup(visitor.admin()?).await?;
+    Ok(handed_out(door.engine(), spool, DATABASE))
+}
+
 /// A spool as an answer. Its length is told, so that a client sees when it was cut.
-pub(super) fn handed_out(engine: &Engine, spool: Spool, kind: &'static str) -> Response {
+fn handed_out(engine: &Engine, spool: Spool, kind: &'static str) -> Response {
     let length = spool.length();
     let pieces = stream::try_unfold((engine.clone(), spool, 0), |(engine, spool, at)| async move {
         let piece = engine.piece(&spool, at).await?;

@@ -196,6 +196,7 @@ const ROUTES: &[Row] = &[
         answers: &[(200, "Hold", "the hold")],
     },
     delete("/api/hold", "Lift the hold", &[(200, "Hold", "the hold")]),
+    get("/api/backup", "A copy of the whole database, as it is at one moment", &[(200, "database", "a SQLite file")]),
     get(
         "/api/audit",
         "Who did what, when and from where: the oldest first after ?after=",
@@ -305,6 +306,7 @@ fn content(schema: &str) -> Value {
     match schema {
         "" => json!({"application/json": {"schema": {"type": "object"}}}),
         "text" => json!({"text/plain": {"schema": {"type": "string"}}}),
+        "database" => json!({"application/vnd.sqlite3": {"schema": {"type": "string", "format": "binary"}}}),
         "lines" => json!({"application/x-ndjson": {"itemSchema": {"type": "object"}}}),
         "events" => json!({"text/event-stream": {"itemSchema": of("RunEvent")}}),
         "Problem" => json!({"application/problem+json": {"schema": of("Problem")}}),
