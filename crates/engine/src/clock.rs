@@ -1,5 +1,6 @@
 //! The engine's one source of time: a steady distance from its start, and the wall clock that goes with it.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
@@ -17,25 +18,52 @@ pub fn stamp() -> String {
 pub struct Clock {
     start: Instant,
     wall: Timestamp,
+    skipped: Option<&'static Skipped>,
+}
+
+/// Time that was skipped: tests and simulations let a day pass without waiting for it. Timers that run do not see it.
+#[derive(Debug, Default)]
+pub struct Skipped(AtomicU64);
+
+impl Skipped {
+    /// Lets so much time pass at once.
+    pub fn skip(&self, time: Duration) {
+        let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.0.fetch_add(nanos, Ordering::Relaxed);
+    }
+
+    fn so_far(&self) -> Duration {
+        Duration::from_nanos(self.0.load(Ordering::Relaxed))
+    }
 }
 
 impl Clock {
     /// A clock that starts now.
     #[must_use]
     pub fn start() -> Self {
-        Self { start: Instant::now(), wall: Timestamp::now() }
+        Self { start: Instant::now(), wall: Timestamp::now(), skipped: None }
+    }
+
+    /// A clock that starts now, with which time can be skipped.
+    #[must_use]
+    pub fn skipping(skipped: &'static Skipped) -> Self {
+        Self { skipped: Some(skipped), ..Self::start() }
     }
 
     /// Now.
     #[must_use]
     pub fn now(&self) -> Moment {
-        Moment(self.start.elapsed())
+        Moment(self.start.elapsed() + self.skipped())
     }
 
     /// The instant of a moment, for timers.
     #[must_use]
     pub fn instant(&self, moment: Moment) -> Instant {
-        self.start + moment.0
+        self.start + moment.0.saturating_sub(self.skipped())
+    }
+
+    fn skipped(&self) -> Duration {
+        self.skipped.map_or(Duration::ZERO, Skipped::so_far)
     }
 
     /// A moment as RFC 3339 in UTC with microseconds.

@@ -87,7 +87,7 @@ impl Engine {
     /// # Cancel safety
     /// Not cancel safe: a start that is dropped half-way leaves the database open until the process ends.
     pub async fn start(config: EngineConfig) -> Result<Self, StartError> {
-        let clock = Clock::start();
+        let clock = config.clock;
         let store = Store::open(&config.data_dir, &config.store_file)?;
         let models = Models::new(config.providers.clone())?;
         let hub = Hub::default();
@@ -222,7 +222,13 @@ impl Engine {
         &self.0.workshop.hooks
     }
 
-    /// Sessions in memory.
+    /// Looks for sessions that nobody has used for too long, as the sweeper does every `[sessions] sweep_s`. Their clean-up goes
+    /// on when this returns.
+    pub fn sweep_sessions(&self) {
+        self.0.sessions.sweep();
+    }
+
+    /// Sessions that live.
     #[must_use]
     pub fn live_sessions(&self) -> usize {
         self.0.sessions.count()

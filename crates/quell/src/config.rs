@@ -14,6 +14,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use quell_engine::EngineConfig;
 use quell_engine::agent::{AgentConfig, Limits};
+use quell_engine::clock::Clock;
 use quell_engine::dispatch::{Retention, SessionSettings};
 use quell_engine::hooks::HookSettings;
 use quell_engine::llm::ProviderConfig;
@@ -221,6 +222,7 @@ impl Loaded {
         let config = &self.config;
         let fetch = FetchSettings { allow_private: config.tools.fetch_private, ..FetchSettings::default() };
         EngineConfig {
+            clock: Clock::start(),
             token_file: self.token_file(&data_dir),
             data_dir,
             store_file: self.store_file(),

@@ -11,6 +11,7 @@ use anyhow::{Context, bail};
 use quell_client::{receipt_line, receipt_picture};
 use quell_engine::access::{Caller, Origin};
 use quell_engine::agent::{AgentConfig, Limits};
+use quell_engine::clock::Clock;
 use quell_engine::dispatch::{Follow, Follower, Retention, SessionSettings, StopText, Submission, Submitted};
 use quell_engine::hooks::HookSettings;
 use quell_engine::llm::demo::{DemoModel, DemoScript};
@@ -183,6 +184,7 @@ fn history_line(message: &HistoryMessage) -> String {
 fn engine_config(home: &Path, base_url: &str) -> anyhow::Result<EngineConfig> {
     let provider = ProviderConfig { base_url: Some(base_url.to_owned()), ..ProviderConfig::new(ProviderKind::Demo) };
     Ok(EngineConfig {
+        clock: Clock::start(),
         data_dir: PathBuf::from(home),
         token_file: home.join("token"),
         store_file: "quell.db".to_owned(),

@@ -11,6 +11,7 @@ use quell_protocol::AgentId;
 
 use super::Retention;
 use crate::agent::{AgentConfig, BadSociety, Limits};
+use crate::clock::Clock;
 use crate::hooks::{BadHook, HookSettings, LifecycleHook};
 use crate::llm::{BadProvider, ProviderConfig};
 use crate::mcp::{BadServer, McpConfig};
@@ -24,6 +25,8 @@ use crate::tools::ToolSettings;
 /// Everything an engine needs to know. It reads no environment and no other file.
 #[derive(Debug, Clone)]
 pub struct EngineConfig {
+    /// The engine's time.
+    pub clock: Clock,
     /// Where the database, the token and the agents' default workdirs are.
     pub data_dir: PathBuf,
     /// The database file, relative to the data directory.

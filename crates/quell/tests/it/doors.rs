@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use axum::serve::ListenerExt;
 use quell_engine::agent::{AgentConfig, Limits};
+use quell_engine::clock::Clock;
 use quell_engine::dispatch::{EngineConfig, Retention, SessionSettings};
 use quell_engine::hooks::HookSettings;
 use quell_engine::llm::{ProviderConfig, ProviderKind};
@@ -181,6 +182,7 @@ fn plan(model: &ScriptedModel, data_dir: PathBuf) -> Plan {
     let child = AgentConfig { parent: Some(id("main")), role: Some("writer".to_owned()), ..agent(&[]) };
     let agents = BTreeMap::from([(id("main"), agent(&["*"])), (id("team/writer"), child)]);
     let engine = EngineConfig {
+        clock: Clock::start(),
         token_file: data_dir.join("token"),
         data_dir,
         store_file: "quell.db".to_owned(),

@@ -9,6 +9,7 @@ use std::time::Duration;
 use quell_engine::access::Origin;
 use quell_engine::agent::{AgentConfig, Limits};
 use quell_engine::cell::Progress;
+use quell_engine::clock::Clock;
 use quell_engine::dispatch::{
     Caller, Notice, Retention, SessionSettings, Stop, StopText, Submission, SubmitError, Submitted, Subscription,
 };
@@ -448,6 +449,7 @@ pub(crate) fn copy_of(data: &Path) -> TempDir {
 pub(crate) fn config(data: &Path, base_url: &str, probe: Probe) -> EngineConfig {
     let model = AgentConfig { model: "scripted/model".to_owned(), ..AgentConfig::default() };
     EngineConfig {
+        clock: Clock::start(),
         data_dir: data.to_path_buf(),
         token_file: data.join("token"),
         store_file: "quell.db".to_owned(),

@@ -98,7 +98,7 @@ async fn a_session_with_a_background_process_stays() {
     let retention = Retention { max_age_days: Some(1), ..Retention::default() };
     let change = |config: &mut EngineConfig| {
         config.retention = retention;
-        config.session_idle = std::time::Duration::ZERO;
+        config.sessions.idle_s = 0;
     };
     let house = House::on(Ground::Lent(ground.path().to_path_buf()), Claim::shared().await, change).await;
     house.answer_by_marker();
