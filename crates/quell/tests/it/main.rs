@@ -31,6 +31,7 @@ mod races;
 mod rows_b;
 mod rows_b10;
 mod rows_e;
+mod sessions;
 mod shutdown;
 mod society;
 mod subagents;

@@ -102,7 +102,7 @@ impl Scene {
     }
 }
 
-fn own_server(mark: &Marker, log: &Path) -> McpConfig {
+pub(crate) fn own_server(mark: &Marker, log: &Path) -> McpConfig {
     let env = [("MCP_LOG", log.display().to_string()), ("MCP_MARK", mark.as_str().to_owned())];
     McpConfig {
         command: Some("sh".to_owned()),

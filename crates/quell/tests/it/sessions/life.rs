@@ -1,0 +1,146 @@
+//! The life of a session from outside: states, touch, expiry, revival, what keeps one alive.
+
+use std::time::Duration;
+
+use quell_engine::dispatch::Got;
+use quell_protocol::ResourceKind;
+use quell_protocol::approval::Decision;
+use quell_protocol::hook::HookEvent;
+use quell_testkit::Behaviour;
+use serde_json::json;
+
+use super::{Around, LONG, Scene, request};
+use crate::harness::{agent, alice, flat, key, message};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_is_ready_active_ready_expired_and_ready_again_with_its_history() {
+    let scene = Scene::open().await;
+    let (session, got) = scene.house.engine.open_session(&alice(), request("u", "c")).await.unwrap();
+    assert_eq!((session.as_str(), got), ("u:c:scripted", Got::Created));
+    assert_eq!(scene.state("u:c:scripted").await, "ready");
+    scene.house.script("hang", [Behaviour::silent_mid_stream("begun")]);
+    let run = scene.house.send(message("u:c:scripted", "marker:hang")).await;
+    scene.house.text_came(&run).await;
+    assert_eq!(scene.state("u:c:scripted").await, "active");
+    scene.house.stop(&run).settled().await;
+    scene.house.ended(&run).await;
+    scene.house.ask("u:c:scripted", "remember the number 4711").await;
+    assert_eq!(scene.state("u:c:scripted").await, "ready");
+    scene.pass(LONG);
+    scene.alive(0).await;
+    assert_eq!(scene.state("u:c:scripted").await, "expired");
+    scene.house.ask("u:c:scripted", "and now").await;
+    assert!(flat(&scene.house.last_messages()).contains("4711"), "the history is gone");
+    assert_eq!(scene.state("u:c:scripted").await, "ready");
+    use HookEvent::{Activate, Create, Expire, Terminate};
+    let heard = scene.around.heard_of("u:c:scripted");
+    let life: Vec<HookEvent> =
+        heard.into_iter().filter(|event| matches!(event, Activate | Create | Expire | Terminate)).collect();
+    assert_eq!(life, [Create, Activate, Activate, Expire, Terminate, Create, Activate]);
+    scene.house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn exactly_the_limit_is_not_too_long_and_a_touch_begins_it_anew() {
+    let scene = Scene::open().await;
+    scene.house.ask("s", "hello").await;
+    scene.pass(Duration::from_secs(1790));
+    assert_eq!(scene.state("s").await, "ready");
+    scene.house.ask("s", "again").await;
+    scene.pass(Duration::from_secs(1790));
+    assert_eq!(scene.state("s").await, "ready", "the second message was no touch");
+    scene.pass(Duration::from_secs(20));
+    scene.alive(0).await;
+    assert_eq!(scene.state("s").await, "expired");
+    scene.house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_may_have_a_limit_of_its_own() {
+    let scene = Scene::with(Around { names: vec!["a"], ..Around::default() }, |config| {
+        config.agents.get_mut(&agent("main")).unwrap().idle_s = Some(60);
+    })
+    .await;
+    scene.house.ask("s", "hello").await;
+    scene.pass(Duration::from_secs(59));
+    assert_eq!(scene.state("s").await, "ready");
+    scene.pass(Duration::from_secs(3));
+    scene.alive(0).await;
+    assert_eq!(scene.state("s").await, "expired");
+    scene.house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_run_that_waits_behind_another_keeps_its_session() {
+    let scene = Scene::with(Around { names: vec!["a"], ..Around::default() }, |config| {
+        config.limits.in_flight_runs = 1;
+    })
+    .await;
+    scene.house.ask("second", "hello").await;
+    scene.house.script("hang", [Behaviour::silent_mid_stream("begun")]);
+    let first = scene.house.send(message("first", "marker:hang")).await;
+    scene.house.text_came(&first).await;
+    let queued = scene.house.send(message("second", "next")).await;
+    scene.pass(LONG);
+    assert_eq!(scene.around.alive(), 2, "a session with a queued run has expired");
+    scene.house.stop(&first).settled().await;
+    assert_eq!(scene.house.ended(&queued).await.verdict.unwrap().word(), "completed");
+    scene.house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pending_approval_keeps_its_session() {
+    let scene = Scene::with(Around { names: vec!["a"], ..Around::default() }, |config| {
+        let main = config.agents.get_mut(&agent("main")).unwrap();
+        main.approvals.insert("*".to_owned(), quell_kernel::approval::ApprovalPolicy::Ask);
+    })
+    .await;
+    scene.house.script("ask", [Behaviour::tool_call("c1", "list_files", &json!({})), Behaviour::text("done")]);
+    let run = scene.house.send(message("s", "marker:ask")).await;
+    scene.house.holds(&run, ResourceKind::Approval).await;
+    scene.pass(Duration::from_secs(800));
+    scene.pass(LONG);
+    assert_eq!(scene.around.alive(), 1, "a session with a pending approval has expired");
+    let pending = scene.house.engine.approvals();
+    scene.house.engine.answer_approval(&alice(), &pending[0].id, Decision::Allow).unwrap();
+    assert_eq!(scene.house.ended(&run).await.verdict.unwrap().word(), "completed");
+    scene.house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_background_process_keeps_its_session_until_it_ends() {
+    let scene = Scene::open().await;
+    let call = json!({"command": "sleep 1000", "background": true});
+    scene.house.script("serve", [Behaviour::tool_call("c1", "shell", &call), Behaviour::text("done")]);
+    scene.house.ask_and_wait("s", "marker:serve").await;
+    scene.pass(LONG);
+    assert_eq!(scene.around.alive(), 1, "a session with a background process has expired");
+    scene.house.stop_session("s").settled().await;
+    scene.pass(LONG);
+    scene.alive(0).await;
+    scene.house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_deleted_session_is_cleaned_up_before_the_answer() {
+    let scene = Scene::open().await;
+    scene.house.ask("s", "hello").await;
+    let ask = crate::harness::ask(quell_kernel::Push::Gentle);
+    assert!(scene.house.engine.delete_session(&alice(), &key("s"), &ask).await.unwrap());
+    assert_eq!(scene.around.alive(), 0);
+    assert_eq!(scene.state("s").await, "none");
+    assert_eq!(scene.around.heard_of("s").last(), Some(&HookEvent::Terminate));
+    scene.house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_shutdown_cleans_every_session_up() {
+    let scene = Scene::open().await;
+    for number in 0..50 {
+        scene.house.engine.open_session(&alice(), request("u", &format!("c{number}"))).await.unwrap();
+    }
+    assert_eq!(scene.around.alive(), 50);
+    let around = std::sync::Arc::clone(&scene.around);
+    scene.house.close().await;
+    assert_eq!(around.alive(), 0);
+}

@@ -1,0 +1,177 @@
+//! Making: one caller makes a session, its stages are taken back in reverse, a failure is everybody's and the next try its own,
+//! a stop ends it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use futures_util::future::join_all;
+use quell_engine::cell::Progress;
+use quell_engine::dispatch::{Got, NotMade};
+use quell_protocol::Verdict;
+use quell_protocol::hook::HookEvent;
+use quell_testkit::leaks;
+use tokio::sync::Semaphore;
+
+use super::{Around, LONG, Scene, request};
+use crate::harness::{PATIENCE, alice, key, message};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_callers_at_once_make_one_session() {
+    let gate = Arc::new(Semaphore::new(0));
+    let around = Around { names: vec!["a"], gate: Some(Arc::clone(&gate)), ..Around::default() };
+    let scene = Scene::with(around, |_| {}).await;
+    let callers: Vec<_> = (0..1000)
+        .map(|_| {
+            let engine = scene.house.engine.clone();
+            async move { engine.open_session(&alice(), request("u", "c")).await }
+        })
+        .collect();
+    let (opened, ()) = tokio::join!(join_all(callers), async {
+        // The maker is let through when it is there; whoever came with it waits by then.
+        gate.add_permits(1);
+    });
+    let created = opened.iter().filter(|opened| matches!(opened, Ok((_, Got::Created)))).count();
+    let known = opened.iter().filter(|opened| matches!(opened, Ok((_, Got::Known)))).count();
+    assert_eq!((created, known), (1, 999));
+    assert_eq!(scene.around.noted(), ["begin a"]);
+    let creates = scene.around.heard_of("u:c:scripted").into_iter().filter(|event| *event == HookEvent::Create);
+    assert_eq!(creates.count(), 1);
+    scene.house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_failed_stage_releases_the_earlier_ones_in_reverse_and_everybody_gets_the_same_error() {
+    let gate = Arc::new(Semaphore::new(0));
+    let around = Around {
+        names: vec!["a", "b", "c", "d"],
+        fails: vec![("d", 1)].into(),
+        gate: Some(Arc::clone(&gate)),
+        ..Around::default()
+    };
+    let scene = Scene::with(around, |_| {}).await;
+    let open = || scene.house.engine.open_session(&alice(), request("u", "c"));
+    let waiting = async {
+        // All of them are waiting before the first stage may begin.
+        let around = Arc::clone(&scene.around);
+        leaks::settled(PATIENCE, move || {
+            let asked = around.heard_of("u:c:scripted").len();
+            if asked == 1 { Ok(()) } else { Err("nobody makes it".to_owned()) }
+        })
+        .await;
+        gate.add_permits(1000);
+    };
+    let (opened, ()) = tokio::join!(join_all((0..20).map(|_| open())), waiting);
+    let errors: Vec<String> =
+        opened.iter().filter_map(|opened| opened.as_ref().err().map(ToString::to_string)).collect();
+    assert!(errors.iter().all(|error| error.contains("\"d\" failed: out of order")), "{errors:?}");
+    assert_eq!(errors.len(), 20, "some waiter got something else: {opened:?}");
+    assert_eq!(
+        scene.around.noted()[..6],
+        ["begin a", "begin b", "begin c", "undo c", "undo b", "undo a"].map(str::to_owned)
+    );
+    assert_eq!(scene.state("u:c:scripted").await, "none", "a session that was not made left a trace");
+    // The next call tries again.
+    assert_eq!(open().await.unwrap().1, Got::Created);
+    assert_eq!(scene.around.alive(), 4);
+    scene.house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_veto_leaves_no_session_and_fails_a_run_with_its_reason() {
+    let scene = Scene::open().await;
+    *scene.around.veto.lock().unwrap() = Some("not on a Saturday".to_owned());
+    let refused = scene.house.engine.open_session(&alice(), request("u", "c")).await.unwrap_err();
+    assert_eq!(refused, NotMade::Refused("not on a Saturday".to_owned()));
+    assert_eq!(scene.state("u:c:scripted").await, "none");
+    let run = scene.house.ask("s", "hello").await;
+    let Some(Verdict::Failed { code, message }) = &run.verdict else { panic!("{run:#?}") };
+    assert_eq!(code, "session_refused");
+    assert!(message.contains("not on a Saturday"), "{message}");
+    assert_eq!((scene.around.alive(), scene.house.model.request_count()), (0, 0));
+    *scene.around.veto.lock().unwrap() = None;
+    assert_eq!(scene.house.ask("s", "hello").await.verdict.unwrap().word(), "completed");
+    scene.house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stop_ends_the_making_and_the_next_one_makes_it() {
+    let gate = Arc::new(Semaphore::new(1));
+    let around = Around { names: vec!["a", "b"], gate: Some(Arc::clone(&gate)), ..Around::default() };
+    let scene = Scene::with(around, |_| {}).await;
+    let run = scene.house.send(message("s", "hello")).await;
+    let around = Arc::clone(&scene.around);
+    leaks::settled(PATIENCE, move || {
+        if around.noted() == ["begin a"] { Ok(()) } else { Err("the first stage has not begun".to_owned()) }
+    })
+    .await;
+    let second = scene.house.send(message("s", "and then")).await;
+    let stop = scene.house.stop(&run);
+    stop.settled().await;
+    scene.alive(0).await;
+    assert_eq!(scene.around.noted(), ["begin a", "undo a"]);
+    // The second one makes it.
+    gate.add_permits(2);
+    assert_eq!(scene.house.ended(&second).await.verdict.unwrap().word(), "completed");
+    assert_eq!(scene.around.alive(), 2);
+    scene.house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_waits_for_a_maker_that_is_stopped_takes_over() {
+    let gate = Arc::new(Semaphore::new(0));
+    let around = Around { names: vec!["a"], gate: Some(Arc::clone(&gate)), ..Around::default() };
+    let scene = Scene::with(around, |_| {}).await;
+    let run = scene.house.send(message("u:c:scripted", "hello")).await;
+    let (around, engine) = (Arc::clone(&scene.around), scene.house.engine.clone());
+    leaks::settled(PATIENCE, move || {
+        if around.heard_of("u:c:scripted").contains(&HookEvent::Create) { Ok(()) } else { Err("not begun".to_owned()) }
+    })
+    .await;
+    let waiter = async { engine.open_session(&alice(), request("u", "c")).await };
+    let stopper = async {
+        scene.house.stop(&run).settled().await;
+        gate.add_permits(1);
+    };
+    let (opened, ()) = tokio::join!(waiter, stopper);
+    assert!(opened.is_ok(), "{opened:?}");
+    assert_eq!((scene.around.alive(), scene.around.most.load(Ordering::SeqCst)), (1, 1));
+    scene.house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_step_that_fails_keeps_no_other_from_being_done_and_is_tried_again() {
+    let around = Around { names: vec!["a", "b", "c"], sticks: vec![("b", 1)].into(), ..Around::default() };
+    let scene = Scene::with(around, |_| {}).await;
+    scene.house.ask("s", "hello").await;
+    scene.pass(LONG);
+    scene.alive(1).await;
+    assert_eq!(scene.around.noted()[3..], ["undo c", "undo a"].map(str::to_owned));
+    // The session itself is over: its next message makes it anew, beside what still sticks.
+    scene.house.ask("s", "again").await;
+    assert_eq!(scene.around.alive(), 4);
+    scene.house.engine.sweep_sessions();
+    scene.alive(3).await;
+    assert_eq!(scene.around.noted().iter().filter(|note| *note == "undo b").count(), 1);
+    scene.house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_that_is_deleted_while_it_is_made_is_cleaned_up() {
+    let gate = Arc::new(Semaphore::new(0));
+    let around = Around { names: vec!["a"], gate: Some(Arc::clone(&gate)), ..Around::default() };
+    let scene = Scene::with(around, |_| {}).await;
+    let run = scene.house.send(message("s", "hello")).await;
+    let around = Arc::clone(&scene.around);
+    leaks::settled(PATIENCE, move || {
+        if around.heard_of("s").contains(&HookEvent::Create) { Ok(()) } else { Err("not begun".to_owned()) }
+    })
+    .await;
+    let ask = crate::harness::ask(quell_kernel::Push::Gentle);
+    assert!(scene.house.engine.delete_session(&alice(), &key("s"), &ask).await.unwrap());
+    gate.add_permits(10);
+    scene.alive(0).await;
+    let gone = scene.house.engine.live(&run).is_none_or(|cell| cell.progress() == Progress::Ended);
+    assert!(gone);
+    assert_eq!(scene.state("s").await, "none");
+    scene.house.close().await;
+}
