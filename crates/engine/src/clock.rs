@@ -79,10 +79,11 @@ impl Clock {
         self.wall.checked_add(distance).unwrap_or(Timestamp::MAX)
     }
 
-    /// A moment as seconds since 1970.
+    /// The machine's own clock in seconds since 1970: for what other machines compare with theirs, and other daemons with
+    /// this one. Steady time stands still while a machine sleeps.
     #[must_use]
-    pub fn unix(&self, moment: Moment) -> i64 {
-        self.wall.as_second().saturating_add_unsigned(moment.0.as_secs())
+    pub fn wall_seconds() -> i64 {
+        Timestamp::now().as_second()
     }
 
     /// Milliseconds from `from` to `to`, negative when `to` is earlier.

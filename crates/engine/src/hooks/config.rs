@@ -165,9 +165,9 @@ impl Target {
             };
         }
         let shape = "it should look like https://host/path";
-        let url = Url::parse(text).map_err(|error| format!("`{text}` is no URL ({error}); {shape}"))?;
+        let url = Url::parse(text).map_err(|error| format!("is no URL ({error}); {shape}"))?;
         if !url.has_host() {
-            return Err(format!("`{text}` names no host; {shape}"));
+            return Err(format!("names no host; {shape}"));
         }
         if !url.username().is_empty() || url.password().is_some() {
             return Err("a URL must not hold a user or a password; webhooks are signed instead".to_owned());
@@ -265,5 +265,59 @@ impl fmt::Debug for HookSettings {
             shown.field(event.word(), &self.of(event).0.len());
         }
         shown.field("timeout_ms", &self.timeout_ms).field("secret", &self.secret.as_ref().map(|_| "...")).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    fn settings(target: &str) -> HookSettings {
+        HookSettings { on_run_end: target.into(), ..HookSettings::default() }
+    }
+
+    #[rstest]
+    #[case::empty(settings(" "), "on_run_end", "is empty")]
+    #[case::nul(settings("a\0b"), "on_run_end", "NUL")]
+    #[case::no_url(settings("http://"), "on_run_end", "is no URL")]
+    #[case::password(settings("https://me:hush@host/x"), "on_run_end", "must not hold a user or a password")]
+    #[case::unsigned(settings("HTTPS://host/x"), "on_run_end", "needs a secret")]
+    #[case::no_time(HookSettings { timeout_ms: 0, ..settings("true") }, "timeout_ms", "from 1 to 600000")]
+    #[case::for_ever(HookSettings { timeout_ms: 600_001, ..settings("true") }, "timeout_ms", "from 1 to 600000")]
+    #[case::two_secrets(
+        HookSettings { secret_env: Some("A".into()), secret_file: Some("b".into()), ..settings("true") },
+        "secret_file",
+        "excludes"
+    )]
+    fn what_cannot_work_is_named(#[case] settings: HookSettings, #[case] key: &str, #[case] says: &str) {
+        let bad = settings.check().unwrap_err();
+        assert_eq!(bad.key, key, "{bad}");
+        assert!(bad.problem.contains(says) && !bad.problem.contains("hush"), "{bad}");
+    }
+
+    #[test]
+    fn a_command_or_a_url_or_several_of_them() {
+        let text = r#"{"on_create": "true", "on_run_end": ["date >> log", "http://127.0.0.1:1/x"], "secret_env": "S"}"#;
+        let settings: HookSettings = serde_json::from_str(text).unwrap();
+        settings.check().unwrap();
+        assert_eq!(settings.on_create.parse().unwrap(), [Target::Command("true".to_owned())]);
+        let url = Target::Url(Url::parse("http://127.0.0.1:1/x").unwrap());
+        assert_eq!(settings.on_run_end.parse().unwrap(), [Target::Command("date >> log".to_owned()), url]);
+        assert_eq!(HookSettings::default().check(), Ok(()));
+        let shown = serde_json::to_value(&settings).unwrap();
+        let expected: serde_json::Value = serde_json::from_str(text).unwrap();
+        assert_eq!((&shown["on_create"], &shown["on_run_end"]), (&expected["on_create"], &expected["on_run_end"]));
+        assert!(shown.get("on_start").is_none());
+    }
+
+    #[test]
+    fn the_secret_is_in_no_print() {
+        let secret = Some("hush".to_owned().into());
+        let settings = HookSettings { secret, ..settings("https://host/token") };
+        let printed = format!("{settings:?} {}", serde_json::to_string(&settings).unwrap());
+        assert!(!printed.contains("hush"), "{printed}");
+        assert_eq!(shown_url(&Url::parse("https://host:8443/token?x=y").unwrap()), "https://host:8443");
     }
 }

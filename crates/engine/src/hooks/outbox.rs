@@ -14,6 +14,7 @@ use tokio::time::sleep;
 use super::config::shown_url;
 use super::webhook::{Answer, Letter, Receiver, post};
 use super::{Errand, Hooks, Inner};
+use crate::clock::Clock;
 use crate::store::{Delivery, StoredDelivery};
 
 /// Webhooks that are kept, to all URLs together.
@@ -123,7 +124,7 @@ pub(super) async fn put(hooks: &Inner, lanes: &[Arc<Lane>], errand: &Errand) {
     if lanes.is_empty() {
         return;
     }
-    let queued_at = hooks.clock.unix(hooks.clock.now());
+    let queued_at = Clock::wall_seconds();
     let delivery = |lane: &Arc<Lane>| Delivery {
         url: lane.receiver.url.to_string(),
         id: errand.body.id.clone(),
@@ -183,7 +184,7 @@ async fn deliver_next(hooks: &Inner, lane: &Lane) {
     let letter = Letter { event: &delivery.event, id: &delivery.id, body: &delivery.body };
     // waits: in the hooks' own task.
     let answer = post(hooks, &lane.receiver, letter, hooks.limit).await;
-    let age_s = hooks.clock.unix(hooks.clock.now()).saturating_sub(delivery.queued_at);
+    let age_s = Clock::wall_seconds().saturating_sub(delivery.queued_at);
     let (event, id) = (&delivery.event, &delivery.id);
     match fate(answer, attempts, age_s) {
         Fate::Delivered => {}

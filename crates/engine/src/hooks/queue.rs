@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use quell_protocol::hook::HookBody;
+use quell_protocol::hook::{HookBody, HookEvent};
 use quell_protocol::{Leftover, ResourceKind, RunId, SessionKey};
 use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::time::{Instant, timeout_at};
@@ -28,8 +28,8 @@ pub(super) struct Queue {
 
 #[derive(Default)]
 struct Book {
-    /// Of each session, and of the daemon; one that is here has a task.
-    waiting: HashMap<Option<SessionKey>, VecDeque<Job>>,
+    /// A line that is here has a task.
+    waiting: HashMap<Line, VecDeque<Job>>,
     at_work: BTreeMap<u64, Active>,
     last: u64,
     closed: bool,
@@ -39,6 +39,14 @@ struct Book {
     overtaken: Vec<Job>,
     /// What events that are over left, by name.
     left: Vec<(RunId, Leftover)>,
+}
+
+/// Events that are handed out one after the other.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Line {
+    Session(SessionKey),
+    /// A start whose hook hangs must not keep a shutdown from being told.
+    Daemon(HookEvent),
 }
 
 /// An event at work.
@@ -104,12 +112,12 @@ impl Queue {
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next event of a session; none when its task may end.
-    fn next(&self, session: &Option<SessionKey>) -> Option<Job> {
+    /// The next event of a line; none when its task may end.
+    fn next(&self, line: &Line) -> Option<Job> {
         let mut book = self.book();
-        let next = book.waiting.get_mut(session).and_then(VecDeque::pop_front);
+        let next = book.waiting.get_mut(line).and_then(VecDeque::pop_front);
         if next.is_none() {
-            book.waiting.remove(session);
+            book.waiting.remove(line);
         }
         next
     }
@@ -172,7 +180,8 @@ fn tell(scope: &Scope, level: Option<StopLevel>) {
 pub(super) fn push(hooks: &Hooks, job: Job) {
     let queue = &hooks.0.queue;
     let HookBody { id, event, session, .. } = &job.errand.body;
-    let (id, event, session) = (id.clone(), *event, session.as_ref().map(|session| session.key.clone()));
+    let (id, event) = (id.clone(), *event);
+    let line = session.as_ref().map_or(Line::Daemon(event), |session| Line::Session(session.key.clone()));
     let mut book = queue.book();
     if book.closed {
         drop(book);
@@ -183,18 +192,18 @@ pub(super) fn push(hooks: &Hooks, job: Job) {
         return tracing::warn!(%event, id, waiting = MOST, "a hook was not told, because too many events wait for hooks");
     }
     queue.open.send_modify(|open| *open += 1);
-    let has_task = book.waiting.contains_key(&session);
-    book.waiting.entry(session.clone()).or_default().push_back(job);
+    let has_task = book.waiting.contains_key(&line);
+    book.waiting.entry(line.clone()).or_default().push_back(job);
     drop(book);
     if !has_task {
         let _runtime = hooks.0.runtime.enter();
-        hooks.0.tasks.spawn(hand_out(hooks.clone(), session));
+        hooks.0.tasks.spawn(hand_out(hooks.clone(), line));
     }
 }
 
-/// The task of one session that has events, or of the daemon's own.
-async fn hand_out(hooks: Hooks, session: Option<SessionKey>) {
-    while let Some(job) = hooks.0.queue.next(&session) {
+/// The task of a line that has events.
+async fn hand_out(hooks: Hooks, line: Line) {
+    while let Some(job) = hooks.0.queue.next(&line) {
         // waits: in a task of the hooks' own; what is at work is told at the end of the daemon.
         see_through(&hooks, job).await;
         hooks.0.queue.over(1);
@@ -210,9 +219,12 @@ async fn see_through(hooks: &Hooks, job: Job) {
         outbox::put(&hooks.0, &lanes, &errand).await;
     }
     if doers.iter().any(|doer| doer.lane().is_none()) {
-        // Nobody closes the semaphore.
-        // waits: for hooks whose time is limited, in a task of the hooks' own.
-        let _permit = hooks.0.queue.permits.acquire().await;
+        // The daemon's own events do not wait behind those of sessions. Nobody closes the semaphore.
+        let _permit = match &errand.body.session {
+            // waits: for hooks whose time is limited, in a task of the hooks' own.
+            Some(_) => hooks.0.queue.permits.acquire().await.ok(),
+            None => None,
+        };
         let (number, scope) = hooks.0.queue.enter(hooks, &errand);
         for doer in doers {
             let outcome = match doer {
@@ -249,7 +261,8 @@ pub(super) async fn closed(hooks: &Hooks, gentle: Instant, force: Instant, give_
     let by_itself = async {
         // waits: for the daemon at its end, until its deadline, like all below.
         queue.all_over().await;
-        for lane in &hooks.0.lanes {
+        // The lanes end with the scope.
+        for lane in hooks.0.lanes.iter().filter(|_| !tasks.is_cancelled()) {
             // waits: until the daemon's deadline.
             lane.tried().await;
         }

@@ -16,6 +16,7 @@ use url::Url;
 use super::command::first_line;
 use super::config::shown_url;
 use super::{Errand, Failure, Inner};
+use crate::clock::Clock;
 use crate::llm;
 use crate::scope::Scope;
 
@@ -88,7 +89,7 @@ impl Receiver {
 /// # Cancel safety
 /// Safe: dropping it closes the connection; whether the receiver took it is not known then.
 pub(super) async fn post(hooks: &Inner, receiver: &Receiver, letter: Letter<'_>, limit: Duration) -> Answer {
-    let timestamp = hooks.clock.unix(hooks.clock.now()).to_string();
+    let timestamp = Clock::wall_seconds().to_string();
     let mut request = receiver
         .client
         .post(receiver.url.clone())

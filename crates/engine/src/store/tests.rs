@@ -7,6 +7,7 @@ mod journal;
 mod lists;
 mod notes;
 mod opening;
+mod outbox;
 mod retention;
 mod trouble;
 mod writing;

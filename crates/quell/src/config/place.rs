@@ -51,6 +51,7 @@ fn may_hold_secret(before: &str, line: &str) -> bool {
     let section = before.lines().rev().find(|line| line.trim_start().starts_with('['));
     ["key", "secret", "password", "authorization", "bearer", "headers"].iter().any(|word| line.contains(word))
         || line.trim_start().starts_with("env")
+        || line.split_once("://").is_some_and(|(_, rest)| rest.contains('@'))
         || section.is_some_and(|section| section.contains("headers") || section.contains(".env"))
 }
 
