@@ -109,7 +109,7 @@ pub struct SessionFacts {
     /// The chat it belongs to, where that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chat_id: Option<String>,
-    /// The network or door that the user comes from, where that is known.
+    /// The model provider that serves it, where it says so itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider: Option<String>,
     /// True when it was there before and comes back with its history.

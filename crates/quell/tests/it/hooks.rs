@@ -31,7 +31,7 @@ fn session(name: &str) -> SessionFacts {
         agent: agent("main"),
         user_id: Some("u-1".to_owned()),
         chat_id: Some("c-1".to_owned()),
-        provider: Some("telegram".to_owned()),
+        provider: Some("openai".to_owned()),
         revived: Some(false),
     }
 }
