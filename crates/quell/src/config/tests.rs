@@ -141,6 +141,39 @@ fn the_example_is_valid_with_its_comments_taken_off() {
     assert_eq!(config.mcp.len(), 2);
 }
 
+#[rstest]
+#[case::of_a_wrong_kind("[hooks]\non_create = 5\n", "quell.toml:2:13:", "a command or URL, or a list of them")]
+#[case::of_a_wrong_kind_within("[hooks]\non_create = [\"a\", 5]\n", "quell.toml:2:19:", "expected a string")]
+#[case::unknown("[hooks]\non_created = \"true\"\n", "quell.toml:2:1:", "did you mean `on_create`?")]
+#[case::empty("[hooks]\ntimeout_ms = 9\non_start = \"\"\n", "quell.toml:3:12:", "hooks.on_start: is empty")]
+#[case::unsigned("[hooks]\non_run_end = [\n\"http://h/\"]\n", "quell.toml:2:14:", "needs a secret to sign with")]
+#[case::no_url("[hooks]\non_start = \"https://\"\nsecret_env = \"S\"\n", "quell.toml:2:12:", "is no URL")]
+#[case::no_time("[hooks]\ntimeout_ms = 0\n", "quell.toml:2:14:", "must be from 1 to 600000")]
+#[case::two_secrets("[hooks]\nsecret_env = \"S\"\nsecret_file = \"f\"\n", "quell.toml:3:15:", "excludes")]
+fn a_hook_that_cannot_work_is_named_with_its_place(#[case] text: &str, #[case] place: &str, #[case] says: &str) {
+    let error = error(text);
+    assert!(error.starts_with(place), "{error}");
+    assert!(error.contains(says), "{error}");
+}
+
+#[test]
+fn a_password_in_the_url_of_a_hook_is_refused_and_not_shown() {
+    let error = error("[hooks]\nsecret_env = \"S\"\non_start = \"https://me:hush-hush@host/\"\n");
+    assert!(error.starts_with("quell.toml:3:12:") && error.contains("must not hold a user"), "{error}");
+    assert!(!error.contains("hush-hush"), "{error}");
+}
+
+#[test]
+fn the_secret_of_webhooks_is_not_in_the_configuration_as_shown() {
+    let text = "[hooks]\non_create = \"true\"\non_run_end = [\"date\", \"http://h/\"]\nsecret_env = \"S\"\n";
+    let mut config = parse(Path::new("quell.toml"), text).unwrap();
+    config.hooks.secret = Some("hush-hush".to_owned().into());
+    let shown = toml::to_string_pretty(&config).unwrap();
+    assert!(!shown.contains("hush-hush") && shown.contains("secret_env = \"S\""), "{shown}");
+    let again = parse(Path::new("shown.toml"), &shown).unwrap();
+    assert_eq!((again.hooks.on_create, again.hooks.on_run_end), (config.hooks.on_create, config.hooks.on_run_end));
+}
+
 #[test]
 fn the_configuration_as_shown_holds_no_secret_and_can_be_read_again() {
     let text = "[providers.a]\nkind = \"openai\"\nbase_url = \"http://h/v1\"\napi_key_env = \"A_KEY\"\n\

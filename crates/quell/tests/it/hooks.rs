@@ -3,6 +3,7 @@
 
 mod commands;
 mod daemon;
+mod examples;
 mod receiver;
 mod runs;
 mod webhooks;

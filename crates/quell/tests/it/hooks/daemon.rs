@@ -48,7 +48,8 @@ async fn hooks_that_hang_do_not_keep_a_shutdown_from_its_deadline_and_leave_no_p
     let (model, mark) = (ScriptedModel::start().await, Marker::new());
     let hang = json!(commands::deaf_setsid_child(&mark));
     let hooks = format!(
-        "[hooks]\non_run_end = {hang}\non_start = {hang}\non_shutdown = {hang}\non_run_start = {hang}\ntimeout_ms = 60000\n"
+        "[hooks]\non_run_end = {hang}\non_start = {hang}\non_shutdown = {hang}\non_run_start = {hang}\n\
+         on_terminate = {hang}\ntimeout_ms = 60000\n"
     );
     let daemon = Daemon::start(exe(), &format!("{hooks}{}", agent(&model))).await;
     let run = sent(&daemon, "hello").await;

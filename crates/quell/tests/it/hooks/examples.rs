@@ -1,0 +1,85 @@
+//! The examples of docs/hooks.md, as they stand there: the command that refuses, and the receiver in Python.
+
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Stdio;
+
+use quell_testkit::daemon::{Daemon, Home};
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, BufReader};
+
+use super::receiver::SECRET;
+use crate::cli::exe;
+use crate::harness::{Claim, PATIENCE};
+use crate::node;
+
+const PAGE: &str = include_str!("../../../../../docs/hooks.md");
+
+/// The first block of this language.
+fn example(language: &str) -> &'static str {
+    let (_, rest) = PAGE.split_once(&format!("```{language}\n")).unwrap();
+    rest.split_once("```").unwrap().0
+}
+
+async fn made(daemon: &Daemon, user: &str, chat: &str) -> (u16, Value) {
+    let asked = json!({"userId": user, "chatId": chat, "provider": "demo", "model": "demo"});
+    let answer = daemon.http().post("/api/sessions", &asked).await;
+    (answer.status, answer.body)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_command_that_refuses_does_what_the_page_says() {
+    let _claim = Claim::shared().await;
+    let home = Home::new("");
+    let script = home.config().with_file_name("may-create");
+    std::fs::write(&script, example("sh")).unwrap();
+    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+    std::fs::write(home.config(), format!("[hooks]\non_create = {}\n", json!(script))).unwrap();
+    let daemon = home.start(exe()).await;
+    for chat in ["one", "two", "three"] {
+        assert_eq!(made(&daemon, "u1", chat).await.0, 201, "{chat}");
+    }
+    let (status, refusal) = made(&daemon, "u1", "four").await;
+    assert_eq!((status, &refusal["code"]), (403, &json!("session_refused")), "{refusal:#}");
+    let detail = refusal["detail"].as_str().unwrap();
+    assert!(detail.contains("you have three conversations already"), "{detail}");
+    assert_eq!(made(&daemon, "u2", "four").await.0, 201, "another user");
+    assert!(daemon.stop().await.success(), "{}", daemon.output());
+}
+
+/// It needs Python; `QUELL_SKIP_PYTHON=1` leaves it out, and says so.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[expect(clippy::print_stdout, reason = "a test that is left out says so")]
+async fn the_receiver_in_python_does_what_the_page_says() {
+    #[expect(clippy::disallowed_methods, reason = "the one switch of a test that needs another program")]
+    let skipped = std::env::var("QUELL_SKIP_PYTHON").is_ok();
+    if skipped {
+        return println!("skipped: QUELL_SKIP_PYTHON is set");
+    }
+    let _claim = Claim::shared().await;
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    assert!(example("python").contains("8099"));
+    let program = example("python").replace("8099", &port.to_string());
+    let mut python = node::command("python3");
+    python.args(["-c", &program]).env("QUELL_HOOK_SECRET", SECRET).stdout(Stdio::piped());
+    let needs = "this test needs python3; install it, or leave it out with QUELL_SKIP_PYTHON=1";
+    let mut receiver = python.spawn().unwrap_or_else(|error| panic!("{needs} ({error})"));
+    let mut printed = BufReader::new(receiver.stdout.take().unwrap()).lines();
+    let url = format!("http://127.0.0.1:{port}/");
+    let hooks = format!(
+        "[hooks]\non_create = \"{url}\"\non_run_end = \"{url}\"\nsecret_env = \"QUELL_HOOK_SECRET\"\ntimeout_ms = 20000\n"
+    );
+    let daemon = Home::new(&hooks).env("QUELL_HOOK_SECRET", SECRET).start(exe()).await;
+    let sent = daemon.http().post("/api/sessions/good/runs", &json!({"text": "hello"})).await.expect_status(202);
+    for expected in ["on_create good", "on_run_end good"] {
+        let line = tokio::time::timeout(PATIENCE, printed.next_line()).await.expect(expected).unwrap();
+        assert_eq!(line.as_deref(), Some(expected), "{sent}");
+    }
+    let refused = daemon.http().post("/api/sessions/test-1/runs", &json!({"text": "hello"})).await.expect_status(202);
+    let log = daemon.http().events(refused["runId"].as_str().unwrap(), 0).await.to_end().await;
+    assert_eq!(log.verdict(), "failed");
+    let client = quell_testkit::daemon::client();
+    let forged = client.post(&url).header("quell-timestamp", "1").header("quell-signature", "v1=00").body("{}");
+    assert_eq!(forged.send().await.unwrap().status(), 401);
+    assert!(daemon.stop().await.success(), "{}", daemon.output());
+}
