@@ -16,6 +16,7 @@ mod tests;
 mod webhook;
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -302,6 +303,16 @@ impl Hooks {
         // A job that is dropped from the queue is over, too.
         // waits: for at most the limit, in the clean-up of a session; no run waits here.
         let _ = tokio::time::timeout(limit, over).await;
+    }
+
+    /// Sees to it that nobody who waits for a hook holds up the daemon's end: what is at work at `end` or longer than a moment
+    /// after it is told to end, and killed half a second later. It never returns.
+    ///
+    /// # Cancel safety
+    /// Safe: to be dropped when the daemon's end is over.
+    pub async fn hurry(&self, end: Instant) -> Infallible {
+        // waits: beside the daemon's end.
+        queue::hurry(self, end).await
     }
 
     /// Takes no more events; what is queued goes on. Not async.

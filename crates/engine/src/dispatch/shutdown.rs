@@ -39,6 +39,14 @@ impl Engine {
     /// # Cancel safety
     /// Safe to call again; what was stopped stays stopped.
     pub async fn shut_down(&self) -> Vec<(RunId, Leftover)> {
+        let begun = Instant::now();
+        tokio::select! {
+            left = self.close_down(begun) => left,
+            never = self.hooks().hurry(begun + HOOKS_END) => match never {},
+        }
+    }
+
+    async fn close_down(&self, begun: Instant) -> Vec<(RunId, Leftover)> {
         if self.is_open() {
             self.hooks().tell(Happening::of_daemon(HookEvent::Shutdown));
         }
@@ -51,7 +59,6 @@ impl Engine {
         self.inner().sessions.stop_sweeping();
         background.close();
         mcp.close();
-        let begun = Instant::now();
         tracing::info!(
             runs = ids.len(),
             "shutdown begins: no new runs, the sweeper is stopped, runs are being stopped"
@@ -90,8 +97,8 @@ impl Engine {
     /// Ends the hooks. Those of runs that have ended just now get a moment, too, as far as there is one.
     async fn close_hooks(&self, begun: Instant) -> Vec<(RunId, Leftover)> {
         let (now, give_up) = (Instant::now(), begun + HOOKS_GIVE_UP);
-        let gentle = (begun + HOOKS_END).max(now + HOOKS_MOMENT).min(give_up);
-        let force = (begun + SHUTDOWN_FORCES).max(gentle + HOOKS_MOMENT).min(give_up);
+        let gentle = (begun + HOOKS_END).max(now + HOOKS_MOMENT).min(give_up - 2 * HOOKS_MOMENT);
+        let force = (begun + SHUTDOWN_FORCES).max(gentle + HOOKS_MOMENT).min(give_up - HOOKS_MOMENT);
         self.hooks().close();
         self.hooks().closed(gentle, force, give_up).await
     }

@@ -2,12 +2,14 @@
 //! its own, until the hooks are closed.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use quell_protocol::hook::{HookBody, HookEvent};
 use quell_protocol::{Leftover, ResourceKind, RunId, SessionKey};
 use tokio::sync::{Semaphore, oneshot, watch};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use super::outbox::{self, Lane};
 use super::{Doer, Errand, Hooks, command, warn};
@@ -17,6 +19,11 @@ use crate::scope::{Point, Probe, Scope, StopLevel};
 const MOST: usize = 1024;
 /// Events that are handed out at the same time.
 const AT_ONCE: usize = 8;
+/// While the daemon ends: what an event gets before its hooks are told to end, and then before they are killed.
+const HURRIED: Duration = Duration::from_millis(200);
+const HURRIED_GRACE: Duration = Duration::from_millis(500);
+/// How often that is looked at.
+const HURRY: Duration = Duration::from_millis(50);
 
 /// The events that wait, and those at work.
 pub(super) struct Queue {
@@ -53,6 +60,7 @@ enum Line {
 struct Active {
     name: &'static str,
     mark: RunId,
+    since: Instant,
     scope: Scope,
 }
 
@@ -128,8 +136,15 @@ impl Queue {
         let mut book = self.book();
         book.last += 1;
         let number = book.last;
-        book.at_work
-            .insert(number, Active { name: errand.body.event.word(), mark: errand.mark.clone(), scope: scope.clone() });
+        book.at_work.insert(
+            number,
+            Active {
+                name: errand.body.event.word(),
+                mark: errand.mark.clone(),
+                since: Instant::now(),
+                scope: scope.clone(),
+            },
+        );
         let told = book.told;
         drop(book);
         tell(&scope, told);
@@ -160,6 +175,21 @@ impl Queue {
             tell(&scope, Some(level));
         }
         self.over(count);
+    }
+
+    /// What is at work for longer than it may be while the daemon ends, and how it is told.
+    fn late(&self, end: Instant) -> Vec<(StopLevel, Scope)> {
+        let now = Instant::now();
+        let level = |active: &Active| {
+            let gentle = end.max(active.since + HURRIED);
+            if now >= gentle + HURRIED_GRACE {
+                Some(StopLevel::Forced)
+            } else {
+                (now >= gentle).then_some(StopLevel::Gentle)
+            }
+        };
+        let book = self.book();
+        book.at_work.values().filter_map(|active| Some((level(active)?, active.scope.clone()))).collect()
     }
 
     async fn all_over(&self) {
@@ -253,6 +283,19 @@ async fn see_through(hooks: &Hooks, job: Job) {
 pub(super) fn kill(hooks: &Hooks) {
     hooks.0.tasks.kill();
     hooks.0.queue.end(StopLevel::Forced);
+}
+
+/// See [`Hooks::hurry`].
+pub(super) async fn hurry(hooks: &Hooks, end: Instant) -> Infallible {
+    // waits: beside the daemon's end, until that is over.
+    sleep_until(end).await;
+    loop {
+        for (level, scope) in hooks.0.queue.late(end) {
+            tell(&scope, Some(level));
+        }
+        // waits: beside the daemon's end, until that is over.
+        sleep(HURRY).await;
+    }
 }
 
 /// See [`Hooks::closed`].

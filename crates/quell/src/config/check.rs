@@ -37,19 +37,8 @@ pub(super) fn problems(config: &Config) -> Vec<Problem> {
     if stop.hard_ms == 0 {
         wrong("stop.hard_ms", "0 would give up at once; the default is 5000".to_owned());
     }
-    let limits = &config.limits;
-    for (key, value) in [
-        ("limits.in_flight_runs", limits.in_flight_runs),
-        ("limits.max_steps", usize::try_from(limits.max_steps).unwrap_or(usize::MAX)),
-        ("limits.request_body_bytes", limits.request_body_bytes),
-        ("limits.import_bytes", limits.import_bytes),
-        ("limits.tool_output_bytes", limits.tool_output_bytes),
-        ("limits.run_timeout_s", usize::try_from(limits.run_timeout_s).unwrap_or(usize::MAX)),
-        ("server.max_connections", config.server.max_connections),
-    ] {
-        if value == 0 {
-            wrong(key, "0 would let nothing through; leave the key out for the default".to_owned());
-        }
+    for key in zeros(config) {
+        wrong(key, "0 would let nothing through; leave the key out for the default".to_owned());
     }
     if let Err(bad) = config.hooks.check() {
         wrong(&format!("hooks.{}", bad.key), bad.problem);
@@ -96,6 +85,21 @@ pub(super) fn problems(config: &Config) -> Vec<Problem> {
         }
     }
     found
+}
+
+/// Limits that are zero and must not be.
+fn zeros(config: &Config) -> impl Iterator<Item = &'static str> {
+    let limits = &config.limits;
+    let all = [
+        ("limits.in_flight_runs", limits.in_flight_runs == 0),
+        ("limits.max_steps", limits.max_steps == 0),
+        ("limits.request_body_bytes", limits.request_body_bytes == 0),
+        ("limits.import_bytes", limits.import_bytes == 0),
+        ("limits.tool_output_bytes", limits.tool_output_bytes == 0),
+        ("limits.run_timeout_s", limits.run_timeout_s == 0),
+        ("server.max_connections", config.server.max_connections == 0),
+    ];
+    all.into_iter().filter_map(|(key, is_zero)| is_zero.then_some(key))
 }
 
 /// Limits that would throw away everything are taken for mistakes.

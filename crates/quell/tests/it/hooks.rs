@@ -15,6 +15,7 @@ use quell_engine::clock::Clock;
 use quell_engine::hooks::{Happening, HookSettings, Veto};
 use quell_engine::scope::{Probe, Scope};
 use quell_protocol::hook::{HookEvent, SessionFacts};
+use quell_testkit::commands::Marker;
 use quell_testkit::leaks;
 use serde_json::Value;
 
@@ -71,6 +72,19 @@ async fn bodies(file: &Path, count: usize) -> Vec<Value> {
 /// A command that adds its standard input to a file, as one line.
 fn keeps_in(file: &Path) -> String {
     format!("{{ cat; echo; }} >> '{}'", file.display())
+}
+
+/// A command that hears no signal, like its child in a session of its own, and says in the file `deaf` that it is so.
+fn deaf_with_child(mark: &Marker) -> String {
+    let mark = mark.as_str();
+    format!("export QUELL_TEST_MARK={mark}; trap '' TERM INT HUP; setsid sleep 600 & : > deaf; sleep 600")
+}
+
+/// Waits until that command is at work.
+async fn is_deaf(house: &House, mark: &Marker) {
+    let file = house.dir.path().join("deaf");
+    leaks::settled(PATIENCE, move || if file.exists() { Ok(()) } else { Err("it is not deaf yet".to_owned()) }).await;
+    mark.at_least(2).await;
 }
 
 const SOON: Duration = Duration::from_secs(2);

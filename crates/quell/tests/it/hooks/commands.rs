@@ -10,7 +10,7 @@ use quell_testkit::commands::{self, Marker};
 use quell_testkit::leaks;
 use rstest::rstest;
 
-use super::{SOON, bodies, house, keeps_in, lines, may_be_made, scope, session};
+use super::{SOON, bodies, deaf_with_child, house, is_deaf, keeps_in, lines, may_be_made, scope, session};
 use crate::harness::PATIENCE;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -141,12 +141,12 @@ async fn a_body_bigger_than_a_pipe_is_given_to_who_reads_it(#[case] command: &st
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cancel_kills_a_hook_at_once_and_its_scope_knows_what_it_held() {
     let mark = Marker::new();
-    let house = house(|hooks| hooks.on_create = commands::deaf_setsid_child(&mark).as_str().into()).await;
+    let house = house(|hooks| hooks.on_create = deaf_with_child(&mark).as_str().into()).await;
     let scope = scope();
     let (hooks, own) = (house.engine.hooks().clone(), scope.clone());
     let asking =
         tokio::spawn(async move { hooks.ask(Happening::of_session(HookEvent::Create, session("s")), &own).await });
-    mark.at_least(2).await;
+    is_deaf(&house, &mark).await;
     let begun = Instant::now();
     scope.cancel();
     assert_eq!(tokio::time::timeout(SOON, asking).await.unwrap().unwrap(), Err(Cancelled));

@@ -52,7 +52,7 @@ async fn hooks_that_hang_do_not_keep_a_shutdown_from_its_deadline_and_leave_no_p
          on_terminate = {hang}\ntimeout_ms = 60000\n"
     );
     let daemon = Daemon::start(exe(), &format!("{hooks}{}", agent(&model))).await;
-    let run = sent(&daemon, "hello").await;
+    sent(&daemon, "hello").await;
     // The one of the start and the one of the run, each with its child.
     mark.at_least(4).await;
     let begun = Instant::now();
@@ -62,9 +62,6 @@ async fn hooks_that_hang_do_not_keep_a_shutdown_from_its_deadline_and_leave_no_p
     assert!(took < Duration::from_secs(5), "{took:?}\n{}", daemon.output());
     assert!(status.success(), "{status:?}\n{}", daemon.output());
     assert_eq!(mark.survivors().len(), 0, "{:#?}", mark.survivors());
-    let next = daemon.home().command(exe()).args(["config", "check"]).status().unwrap();
-    assert!(next.success());
-    drop(run);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

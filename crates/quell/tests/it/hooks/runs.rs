@@ -7,7 +7,7 @@ use quell_testkit::Behaviour;
 use quell_testkit::commands::{self, Marker};
 use serde_json::json;
 
-use super::{bodies, house, keeps_in};
+use super::{bodies, deaf_with_child, house, is_deaf, keeps_in};
 use crate::harness::{abort_reason, message, receipt};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -67,12 +67,12 @@ async fn a_hook_that_fails_when_a_run_starts_or_ends_changes_nothing() {
 async fn a_stop_while_the_hook_of_a_starting_run_hangs_settles_at_once_and_its_receipt_lists_the_hook() {
     let mark = Marker::new();
     let house = house(|hooks| {
-        hooks.on_run_start = commands::deaf_setsid_child(&mark).as_str().into();
+        hooks.on_run_start = deaf_with_child(&mark).as_str().into();
         hooks.timeout_ms = 60_000;
     })
     .await;
     let run = house.send(message("s", "hello")).await;
-    mark.at_least(2).await;
+    is_deaf(&house, &mark).await;
     let begun = Instant::now();
     let stop = house.stop(&run);
     stop.settled().await;

@@ -226,11 +226,10 @@ fn points() -> Vec<Case> {
     let nth = |point: &Point| match point {
         // Once when it is entered and once when its thread is at work.
         Point::Blocking | Point::ModelStream | Point::ProcessWait | Point::Compaction => vec![1, 2],
-        // The first process is its hook's.
-        Point::Process => vec![1, 2],
         // The second time is the other agent's.
         Point::BeforeStep | Point::ContextBuilt | Point::AfterModel => vec![1, 2, 3],
-        Point::ModelSend | Point::AfterTool => vec![1, 2],
+        // The first process is its hook's.
+        Point::ModelSend | Point::AfterTool | Point::Process => vec![1, 2],
         Point::BeforeTool => vec![1, 3],
         // Before the first step, and by the tool; between the two the other agent's.
         Point::Recall => vec![1, 3],
@@ -364,7 +363,6 @@ async fn the_background_is_gone(scene: &Scene<'_>) {
     let view = scene.site.house.ended(&scene.run).await;
     scene.mark.gone(PATIENCE).await;
     let rows = view.receipt.unwrap().resources;
-    // The first process is its hook's.
     let row = rows.iter().rfind(|row| row.kind == ResourceKind::Process).unwrap();
     assert_ne!(row.process.as_ref().unwrap().pid, 0, "{row:#?}");
     assert!(matches!(row.how.as_str(), "term" | "kill"), "{row:#?}");
