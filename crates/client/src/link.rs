@@ -9,6 +9,7 @@ mod calls;
 mod discover;
 mod error;
 mod follow;
+mod memory;
 mod sse;
 
 use std::fmt;
@@ -25,6 +26,7 @@ pub use calls::{AnswerWhen, ListOf, RunFilter, Sent, StopReply};
 pub use discover::Target;
 pub use error::LinkError;
 pub use follow::{Followed, Following};
+pub use memory::NotesOf;
 
 /// Answers are read whole up to here; a daemon that sends more is broken.
 const MOST_ANSWER_BYTES: usize = 64 << 20;

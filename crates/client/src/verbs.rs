@@ -5,6 +5,7 @@ mod approvals;
 mod archive;
 mod audit;
 mod hold;
+mod memory;
 mod processes;
 mod runs;
 mod send;
@@ -27,6 +28,7 @@ pub use agents::AgentsArgs;
 pub use approvals::ApprovalsArgs;
 pub use audit::AuditArgs;
 pub use hold::HoldArgs;
+pub use memory::MemoryArgs;
 pub use processes::ProcessesArgs;
 pub use runs::RunsArgs;
 pub use send::SendArgs;
@@ -47,6 +49,8 @@ pub enum Verb {
     Agents(AgentsArgs),
     /// Look at what a session runs in the background, and end it
     Processes(ProcessesArgs),
+    /// Look at what is remembered, and forget it
+    Memory(MemoryArgs),
     /// Look at the calls that wait for a person, allow or deny one
     Approvals(ApprovalsArgs),
     /// Stop a run, a session or everything, and wait until it is really over
@@ -160,6 +164,7 @@ async fn perform(verb: Verb, link: &Link, io: &mut Io) -> Result<Exit, VerbError
         Verb::Sessions(args) => sessions::run(link, args, io).await,
         Verb::Agents(args) => agents::run(link, &args, io).await,
         Verb::Processes(args) => processes::run(link, args, io).await,
+        Verb::Memory(args) => memory::run(link, args, io).await,
         Verb::Approvals(args) => approvals::run(link, args, io).await,
         Verb::Stop(args) => stop::run(link, args, io).await,
         Verb::Hold(args) => hold::run(link, args, io).await,

@@ -6,6 +6,7 @@ mod archive;
 mod audit;
 mod auth;
 mod body;
+mod memory;
 mod openapi;
 mod ops;
 mod problem;
@@ -45,6 +46,10 @@ pub fn router(door: Door) -> Router {
         .route("/api/sessions/{key}/export", get(archive::export))
         .route("/api/import", post(archive::import))
         .route("/api/sessions/{key}/reset", post(sessions::reset))
+        .route("/api/sessions/{key}/memory", get(memory::of_session))
+        .route("/api/sessions/{key}/memory/{note}", delete(memory::forget_of_session))
+        .route("/api/agents/{id}/memory", get(memory::of_agent))
+        .route("/api/agents/{id}/memory/{note}", delete(memory::forget_of_agent))
         .route("/api/sessions/{key}/runs", post(runs::send))
         .route("/api/sessions/{key}/stop", post(stop::session))
         .route("/api/processes", get(processes::all))

@@ -416,7 +416,7 @@ impl Link {
     }
 
     /// Reads a list to its end.
-    async fn list<T: DeserializeOwned>(&self, path: &[&str], query: &[(&str, &str)]) -> ListOf<T> {
+    pub(super) async fn list<T: DeserializeOwned>(&self, path: &[&str], query: &[(&str, &str)]) -> ListOf<T> {
         Ok(self.pages(path, query).await?.into_iter().flatten().collect())
     }
 

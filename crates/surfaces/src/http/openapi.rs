@@ -9,6 +9,7 @@ use quell_protocol::api::{
 use quell_protocol::approval::{ApprovalAnswer, ApprovalRow};
 use quell_protocol::audit::AuditRow;
 use quell_protocol::background::{ProcessRow, ProcessView};
+use quell_protocol::memory::NoteRow;
 use quell_protocol::session::{SessionAnswer, SessionRequest, SessionView};
 use quell_protocol::society::{AgentNode, AgentsDeleted, NewAgent};
 use quell_protocol::{ErrorCode, Problem, RunEvent};
@@ -126,6 +127,26 @@ const ROUTES: &[Row] = &[
         "",
         &[(200, "SessionRow", "the session"), (404, "Problem", "unknown")],
     ),
+    get(
+        "/api/sessions/{key}/memory",
+        "A session's notes, the newest first; ?query= finds those that are about it, the most relevant first",
+        &[(200, "[NoteRow]", "notes"), (404, "Problem", "unknown")],
+    ),
+    delete(
+        "/api/sessions/{key}/memory/{note}",
+        "Forget a note of a session",
+        &[(204, "", "deleted"), (404, "Problem", "unknown")],
+    ),
+    get(
+        "/api/agents/{id}/memory",
+        "What an agent knows in all its sessions; ?query= as for a session",
+        &[(200, "[NoteRow]", "notes"), (404, "Problem", "unknown")],
+    ),
+    delete(
+        "/api/agents/{id}/memory/{note}",
+        "Forget a note of an agent",
+        &[(204, "", "deleted"), (404, "Problem", "unknown")],
+    ),
     post(
         "/api/sessions/{key}/runs",
         "Send a message",
@@ -225,6 +246,7 @@ const ROUTES: &[Row] = &[
     Hold,
     NewAgent,
     NewToken,
+    NoteRow,
     Problem,
     ProcessRow,
     ProcessView,

@@ -1,0 +1,92 @@
+//! Notes of sessions and agents: look through them, forget one.
+
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use quell_engine::dispatch::NoteFilter;
+use quell_engine::memory::NoteScope;
+use quell_protocol::api::List;
+use quell_protocol::memory::NoteRow;
+use quell_protocol::{AgentId, ErrorCode, SessionKey};
+use serde::Deserialize;
+
+use super::body::Asked;
+use super::runs::{PAGE, PAGE_MOST};
+use super::{Refused, Visitor, refuse};
+use crate::door::Door;
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct NoteQuery {
+    query: Option<String>,
+    limit: Option<usize>,
+    cursor: Option<String>,
+}
+
+pub(super) async fn of_session(
+    State(door): State<Door>,
+    _visitor: Visitor,
+    Path(key): Path<String>,
+    Asked(query): Asked<NoteQuery>,
+) -> Result<Json<List<NoteRow>>, Refused> {
+    let key = SessionKey::parse(key)?;
+    if door.engine().session(&key).await?.is_none() {
+        let detail = format!("there is no session {key:?}; `quell sessions` lists them");
+        return Err(refuse(ErrorCode::SessionNotFound, detail));
+    }
+    list(&door, NoteScope::Session(key), query).await
+}
+
+pub(super) async fn of_agent(
+    State(door): State<Door>,
+    _visitor: Visitor,
+    Path(id): Path<String>,
+    Asked(query): Asked<NoteQuery>,
+) -> Result<Json<List<NoteRow>>, Refused> {
+    let id = agent_id(&id)?;
+    let exists = door.engine().agent(&id).is_some();
+    let page = list(&door, NoteScope::Agent(id.clone()), query).await?;
+    // Notes outlive the configuration of their agent.
+    if !exists && page.0.items.is_empty() {
+        let detail = format!("there is no agent {id:?}; GET /api/agents lists them");
+        return Err(refuse(ErrorCode::AgentNotFound, detail));
+    }
+    Ok(page)
+}
+
+pub(super) async fn forget_of_session(
+    State(door): State<Door>,
+    visitor: Visitor,
+    Path((key, note)): Path<(String, String)>,
+) -> Result<StatusCode, Refused> {
+    forget(&door, &visitor, NoteScope::Session(SessionKey::parse(key)?), note).await
+}
+
+pub(super) async fn forget_of_agent(
+    State(door): State<Door>,
+    visitor: Visitor,
+    Path((id, note)): Path<(String, String)>,
+) -> Result<StatusCode, Refused> {
+    forget(&door, &visitor, NoteScope::Agent(agent_id(&id)?), note).await
+}
+
+async fn list(door: &Door, scope: NoteScope, query: NoteQuery) -> Result<Json<List<NoteRow>>, Refused> {
+    let limit = query.limit.unwrap_or(PAGE).clamp(1, PAGE_MOST);
+    if query.query.is_some() && query.cursor.is_some() {
+        let detail = "a search has one page; ask for a higher limit instead of a cursor";
+        return Err(refuse(ErrorCode::InvalidRequest, detail));
+    }
+    Ok(Json(door.engine().notes(scope, NoteFilter { query: query.query, limit, cursor: query.cursor }).await?))
+}
+
+async fn forget(door: &Door, visitor: &Visitor, scope: NoteScope, note: String) -> Result<StatusCode, Refused> {
+    let caller = visitor.writer()?;
+    if door.engine().forget_note(caller, scope.clone(), note.clone()).await? {
+        return Ok(StatusCode::NO_CONTENT);
+    }
+    Err(refuse(ErrorCode::NotFound, format!("the {scope} has no note {note:?}")))
+}
+
+fn agent_id(text: &str) -> Result<AgentId, Refused> {
+    AgentId::parse(text).map_err(|_| refuse(ErrorCode::AgentNotFound, format!("there is no agent {text:?}")))
+}
