@@ -1,0 +1,116 @@
+//! What people see and do: the routes, and `quell memory` with the real binary.
+
+use quell_testkit::ScriptedModel;
+use quell_testkit::daemon::Daemon;
+use quell_testkit::model::Behaviour;
+use serde_json::json;
+
+use crate::cli::{exe, run};
+use crate::doors::{House, assert_problem};
+
+/// A house in whose session `s` an agent has remembered two things, and one for all its sessions.
+async fn house() -> House {
+    let house = House::open().await;
+    for (key, text, scope) in [
+        ("fence/colour", "The fence is green.", "session"),
+        ("울타리", "울타리는 초록색이다", "session"),
+        ("fences", "Fences need paint.", "agent"),
+    ] {
+        let note = json!({"text": text, "key": key, "scope": scope});
+        house.model.script(Behaviour::tool_call("c1", "remember", &note)).script(Behaviour::text("Noted."));
+        let run = house.send("s", "remember it").await;
+        house.ended(&run).await;
+    }
+    house
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn notes_are_listed_searched_and_forgotten_over_http() {
+    let house = house().await;
+    let list = house.http.get("/api/sessions/s/memory").await.expect_status(200);
+    let keys: Vec<_> = list["items"].as_array().unwrap().iter().map(|note| note["key"].clone()).collect();
+    assert_eq!(keys, ["울타리", "fence/colour"], "the last remembered first");
+    assert!(list["items"][0]["at"].is_string() && list["items"][0].get("score").is_none(), "{list}");
+    let page = house.http.get("/api/sessions/s/memory?limit=1").await.expect_status(200);
+    let cursor = page["nextCursor"].as_str().unwrap();
+    let next = house.http.get(&format!("/api/sessions/s/memory?limit=1&cursor={cursor}")).await.expect_status(200);
+    assert_eq!((&next["items"][0]["key"], next.get("nextCursor")), (&json!("fence/colour"), None));
+
+    for (query, key) in [("which fence%3F", "fence/colour"), ("%EC%B4%88%EB%A1%9D%EC%83%89", "울타리")] {
+        let found = house.http.get(&format!("/api/sessions/s/memory?query={query}")).await.expect_status(200);
+        assert_eq!(found["items"].as_array().unwrap().len(), 1, "{found}");
+        assert_eq!(found["items"][0]["key"], key);
+        assert!(found["items"][0]["score"].as_f64().unwrap() > 0.4, "{found}");
+    }
+    for odd in ["%22", "*", "NEAR(", "AND", "%00", ""] {
+        let found = house.http.get(&format!("/api/sessions/s/memory?query={odd}")).await.expect_status(200);
+        assert_eq!(found["items"], json!([]), "{odd}");
+    }
+    let agent = house.http.get("/api/agents/main/memory").await.expect_status(200);
+    assert_eq!(agent["items"][0]["text"], "Fences need paint.");
+
+    assert_eq!(house.http.delete("/api/sessions/s/memory/fence%2Fcolour").await.status, 204);
+    assert_problem(&house.http.delete("/api/sessions/s/memory/fence%2Fcolour").await, 404, "not_found");
+    let list = house.http.get("/api/sessions/s/memory").await.expect_status(200);
+    assert_eq!(list["items"].as_array().unwrap().len(), 1);
+    assert_eq!(house.http.delete("/api/agents/main/memory/fences").await.status, 204);
+    assert_eq!(house.http.get("/api/agents/main/memory").await.expect_status(200)["items"], json!([]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn looking_needs_read_and_forgetting_needs_write() {
+    let house = house().await;
+    let (reader, writer) = (house.api("eyes", "read").await, house.api("hands", "write").await);
+    let _ = reader.get("/api/sessions/s/memory").await.expect_status(200);
+    let _ = reader.get("/api/agents/main/memory?query=paint").await.expect_status(200);
+    assert_problem(&reader.delete("/api/agents/main/memory/fences").await, 403, "forbidden");
+    assert_eq!(writer.delete("/api/agents/main/memory/fences").await.status, 204);
+    let stranger = house.http.with_token("wrong");
+    assert_problem(&stranger.get("/api/sessions/s/memory").await, 401, "unauthorized");
+    assert_problem(&reader.get("/api/sessions/nobody/memory").await, 404, "session_not_found");
+    assert_problem(&reader.get("/api/agents/nobody/memory").await, 404, "agent_not_found");
+    assert_problem(&writer.delete("/api/sessions/nobody/memory/x").await, 404, "not_found");
+    assert_problem(&reader.get("/api/sessions/s/memory?q=x").await, 400, "invalid_request");
+    assert_problem(&reader.get("/api/sessions/s/memory?cursor=x").await, 400, "invalid_request");
+    assert_problem(&reader.get("/api/sessions/s/memory?query=x&cursor=n").await, 400, "invalid_request");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_person_reads_the_memory_of_a_daemon_that_was_started_anew() {
+    let model = ScriptedModel::start().await;
+    let config = format!(
+        "[memory]\nauto_save = true\nauto_recall = true\n[providers.scripted]\nkind = \"openai\"\nbase_url = \"{}\"\n\
+         [agents.main]\nmodel = \"scripted/m\"\n",
+        model.base_url()
+    );
+    let daemon = Daemon::start(exe(), &config).await;
+    let verb = |daemon: &Daemon, words: &[&str]| run(daemon.home().command(exe()).args(words));
+    let know = json!({"text": "The fence is green.", "key": "fence-colour", "scope": "agent"});
+    model.script(Behaviour::tool_call("c1", "remember", &know)).script(Behaviour::text("Noted."));
+    let sent = verb(&daemon, &["send", "--session", "demo", "remember that the fence is green"]);
+    assert_eq!(sent.code, 0, "{sent:?}");
+    assert!(daemon.stop().await.success());
+
+    let daemon = daemon.home().start(exe()).await;
+    let listed = verb(&daemon, &["memory", "list", "--agent", "main"]);
+    assert_eq!(listed.code, 0, "{listed:?}");
+    assert!(listed.out.contains("fence-colour  core") && listed.out.contains("The fence is green."), "{listed:?}");
+    let found = verb(&daemon, &["memory", "search", "what colour is the fence?", "--session", "demo", "--json"]);
+    let found: serde_json::Value = serde_json::from_str(&found.out).unwrap();
+    assert_eq!(found[0]["text"], "remember that the fence is green");
+    assert_eq!(found[0]["category"], "conversation");
+
+    model.script(Behaviour::text("Green."));
+    let sent = verb(&daemon, &["send", "--session", "other", "which colour has the fence?"]);
+    assert_eq!(sent.code, 0, "{sent:?}");
+    let asked = model.seen().pop().unwrap();
+    let text = asked.messages().last().unwrap()["content"].as_str().unwrap().to_owned();
+    assert_eq!(text, "[Memory context]\n- fence-colour: The fence is green.\n\nwhich colour has the fence?");
+
+    let forgotten = verb(&daemon, &["memory", "forget", "fence-colour", "--agent", "main"]);
+    assert_eq!((forgotten.code, forgotten.out.as_str()), (0, "the note fence-colour is forgotten\n"));
+    let missing = verb(&daemon, &["memory", "forget", "fence-colour", "--agent", "main"]);
+    assert_eq!(missing.code, 3, "{missing:?}");
+    assert!(missing.err.contains("the agent \"main\" has no note \"fence-colour\""), "{missing:?}");
+    assert!(daemon.stop().await.success());
+}
