@@ -107,7 +107,7 @@ fn show(rows: &[NoteRow], nothing: &str, format: Format, io: &mut Io) -> Result<
     let now = jiff::Timestamp::now();
     let row = |row: &NoteRow| {
         [
-            Cell::cut(&row.key, 40),
+            Cell::cut(&row.key, 80),
             Cell::cut(&row.category, 14),
             Cell::from(ago(&row.at, now)),
             Cell::from(row.score.map(|score| format!("{score:.2}")).unwrap_or_default()),
