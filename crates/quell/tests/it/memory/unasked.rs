@@ -178,6 +178,24 @@ async fn a_steered_message_is_saved_too() {
     house.close().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reset_forgets_what_the_run_that_it_stops_has_just_saved() {
+    let house = house(|config| config.memory.auto_save = true).await;
+    let ask = crate::harness::ask(quell_kernel::Push::Gentle);
+    for round in 0..30 {
+        let run = run_id(&format!("round-{round}"));
+        house.script(run.as_str(), [Behaviour::SilentBeforeHeaders]);
+        house.send(message_as(&run, "s", &format!("my boat is called Emma marker:{run}"))).await;
+        if round % 2 == 0 {
+            house.model.marked(run.as_str()).await;
+        }
+        assert!(house.engine.reset_session(&crate::harness::alice(), &key("s"), &ask).await.unwrap());
+        house.ended(&run).await;
+        assert_eq!(notes(&house, of_session("s")).await, [], "round {round}");
+    }
+    house.close().await;
+}
+
 #[tokio::test]
 async fn a_run_goes_on_without_its_notes_when_they_cannot_be_read() {
     let house = house(|config| (config.memory.auto_recall, config.memory.auto_save) = (true, true)).await;
