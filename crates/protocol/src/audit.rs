@@ -46,6 +46,8 @@ actions! {
     ConfigureSession "configure_session";
     /// A session came in from elsewhere.
     ImportSession "import_session";
+    /// A note was forgotten.
+    ForgetNote "forget_note";
     /// A token was made.
     CreateToken "create_token";
     /// A token was revoked.

@@ -1,9 +1,10 @@
 //! What people see of the memory: look through the notes of a session or an agent, and forget one.
 
 use quell_protocol::api::List;
+use quell_protocol::audit::Action;
 use quell_protocol::memory::NoteRow;
 
-use super::{Caller, Engine};
+use super::{Caller, Deed, Engine};
 use crate::memory::{FoundNote, Note, NoteScope};
 use crate::store::StoreError;
 
@@ -45,9 +46,10 @@ impl Engine {
     /// # Cancel safety
     /// Safe: once asked for, the note is gone whether or not the caller waits.
     pub async fn forget_note(&self, caller: &Caller, scope: NoteScope, key: String) -> Result<bool, StoreError> {
-        let forgotten = self.inner().workshop.memory.forget(scope.clone(), key).await?;
+        let deed = Deed::to(Action::ForgetNote, "note", &key).with(format!("of {scope}"));
+        let forgotten = self.inner().workshop.memory.forget(scope, key).await?;
         if forgotten {
-            tracing::info!(principal = %caller.principal, %scope, "note forgotten");
+            self.audit(caller, deed);
         }
         Ok(forgotten)
     }

@@ -4,7 +4,7 @@ use quell_protocol::{AgentId, Principal};
 use rusqlite::{Row, params};
 
 use super::runs::id;
-use super::{Store, StoreError};
+use super::{NoteScope, Store, StoreError, notes};
 
 /// An agent that was made at run time.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,7 +52,7 @@ impl Store {
         .await
     }
 
-    /// Forgets agents, all in one transaction. Unknown ones are forgotten already.
+    /// Forgets agents and what they remember, all in one transaction. Unknown ones are forgotten already.
     ///
     /// # Errors
     /// [`StoreError`] when it could not be written; then all of them are still kept.
@@ -62,7 +62,11 @@ impl Store {
     pub async fn delete_agents(&self, ids: Vec<AgentId>) -> Result<(), StoreError> {
         self.write(move |db| {
             let mut delete = db.prepare_cached("DELETE FROM agents WHERE id = ?1")?;
-            ids.iter().try_for_each(|id| delete.execute([id.as_str()]).map(drop))
+            ids.iter().try_for_each(|id| {
+                // Another agent of that name is another agent.
+                notes::clear(db, &NoteScope::Agent(id.clone()))?;
+                delete.execute([id.as_str()]).map(drop)
+            })
         })
         .await
     }

@@ -40,11 +40,7 @@ pub(super) fn problems(config: &Config) -> Vec<Problem> {
     for key in zeros(config) {
         wrong(key, "0 would let nothing through; leave the key out for the default".to_owned());
     }
-    if let Err(bad) = config.hooks.check() {
-        wrong(&format!("hooks.{}", bad.key), bad.problem);
-    }
-    memory_problems(&config.memory, &mut wrong);
-    found.extend(retention_problems(&config.retention));
+    found.extend(section_problems(config));
     let mut wrong = |key: &str, text: String| found.push(Problem { key: key.to_owned(), text });
     for (name, server) in &config.mcp {
         let key = |key: &str| if key.is_empty() { format!("mcp.{name}") } else { format!("mcp.{name}.{key}") };
@@ -103,6 +99,16 @@ fn zeros(config: &Config) -> impl Iterator<Item = &'static str> {
 }
 
 /// Limits that would throw away everything are taken for mistakes.
+/// Of sections that stand for themselves.
+fn section_problems(config: &Config) -> Vec<Problem> {
+    let hooks = config.hooks.check().err();
+    let hooks = hooks.map(|bad| Problem { key: format!("hooks.{}", bad.key), text: bad.problem });
+    let mut found: Vec<Problem> = hooks.into_iter().collect();
+    memory_problems(&config.memory, &mut |key, text| found.push(Problem { key: key.to_owned(), text }));
+    found.extend(retention_problems(&config.retention));
+    found
+}
+
 fn retention_problems(retention: &Retention) -> Vec<Problem> {
     let days = |key, days: Option<u32>| (key, days.map(u64::from), 1, "would throw away everything at once");
     [

@@ -9,6 +9,7 @@ mod scene;
 mod servers;
 mod steered;
 mod strike;
+mod summary;
 
 use std::collections::BTreeSet;
 

@@ -193,6 +193,17 @@ async fn a_deleted_session_leaves_no_note_and_no_word() {
 }
 
 #[tokio::test]
+async fn a_deleted_agent_leaves_no_note_to_another_one_of_its_name() {
+    let (store, _home) = fresh();
+    for agent in ["made", "main"] {
+        remember(&store, of_agent(agent), "k", "boat").await;
+    }
+    store.delete_agents(vec![AgentId::parse("made").unwrap()]).await.unwrap();
+    assert!(keys(&store, of_agent("made"), "boat").await.is_empty());
+    assert_eq!((keys(&store, of_agent("main"), "boat").await.len(), indexed(&store).await), (1, 1));
+}
+
+#[tokio::test]
 async fn a_note_is_forgotten_by_its_key() {
     let (store, _home) = fresh();
     remember(&store, of_agent("main"), "a/b ü", "boat").await;

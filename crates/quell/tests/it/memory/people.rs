@@ -55,6 +55,11 @@ async fn notes_are_listed_searched_and_forgotten_over_http() {
     assert_eq!(list["items"].as_array().unwrap().len(), 1);
     assert_eq!(house.http.delete("/api/agents/main/memory/fences").await.status, 204);
     assert_eq!(house.http.get("/api/agents/main/memory").await.expect_status(200)["items"], json!([]));
+    let audit = house.http.get("/api/audit").await.expect_status(200);
+    let told =
+        |at: usize| [&audit["items"][at]["action"], &audit["items"][at]["target"], &audit["items"][at]["detail"]];
+    assert_eq!(told(0), ["forget_note", "note fence/colour", "of session \"s\""]);
+    assert_eq!(told(1), ["forget_note", "note fences", "of agent \"main\""]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -5,7 +5,6 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use quell_engine::cell::Progress;
-use quell_engine::dispatch::Submission;
 use quell_engine::scope::Point;
 use quell_protocol::ResourceKind;
 use quell_protocol::approval::Decision;
@@ -15,7 +14,8 @@ use tokio::io::AsyncReadExt;
 
 use super::scene::Scene;
 use super::strike::{Mode, strike};
-use crate::harness::{PATIENCE, agent, alice, message_as, run_id};
+use super::summary::{a_long_story, it_is_summarised, the_summary_is_left};
+use crate::harness::{PATIENCE, alice, message_as, run_id};
 
 pub(super) type Doing<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 pub(super) type Act = for<'a> fn(&'a Scene<'a>) -> Doing<'a>;
@@ -317,41 +317,6 @@ fn wait_for_it<'a>(scene: &'a Scene<'a>) -> Doing<'a> {
         &json!({"action": "wait", "timeout_s": 600}),
     );
     model_says(scene, [batch.into()])
-}
-
-/// A turn that fills the small agent's window, before the run that is stopped.
-async fn a_long_story(scene: &Scene<'_>, then: Behaviour) {
-    let before = format!("before-{}", scene.run);
-    scene.site.script(&before, [Behaviour::text(format!("It was a long story. {}", "And on it went. ".repeat(200)))]);
-    let message = Submission { agent: Some(agent("main")), ..message_as(&run_id(&before), &scene.session, "") };
-    let message = Submission { text: format!("tell me a story marker:{before}"), ..message };
-    scene.site.house.send(message).await;
-    scene.site.house.ended(&run_id(&before)).await;
-    // The summary's own request has the marker of what it summarises.
-    scene.site.script(&before, [then]);
-}
-
-/// Nothing of it streams to people.
-async fn it_is_summarised(scene: &Scene<'_>) {
-    the_summary(scene).await.resting().await;
-}
-
-async fn the_summary_is_left(scene: &Scene<'_>) {
-    the_summary(scene).await.client_left().await;
-}
-
-/// The second request that shows the old story, and nothing newer.
-async fn the_summary(scene: &Scene<'_>) -> model::ModelRequest {
-    let (house, before) = (&scene.site.house, format!("before-{}", scene.run));
-    loop {
-        let seen = house.model.seen();
-        let of_it =
-            |request: &&model::ModelRequest| request.markers == [before.clone()] && request.messages().len() > 2;
-        match seen.iter().rev().find(of_it) {
-            Some(request) => return request.clone(),
-            None => drop(house.model.requests(seen.len() + 1).await),
-        }
-    }
 }
 
 async fn it_runs_behind(scene: &Scene<'_>) {
