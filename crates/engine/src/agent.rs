@@ -20,6 +20,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use quell_kernel::registry::Phase;
 use quell_kernel::run::Outcome;
+use quell_kernel::spend::DailyLimit;
 use quell_kernel::turn::{CallResult, ToolCall, Turn};
 use quell_kernel::view::Prompt;
 use quell_protocol::{AgentId, CallEnd, CallId, RunId, SessionKey, StopReason, ToolOutputStream, Usage};
@@ -105,6 +106,8 @@ pub trait Reins: Send + Sync {
     fn phase(&self, phase: Phase);
     /// News for this run and messages that wait to steer it join its turn. They leave the queue.
     fn take_messages(&self);
+    /// What all runs of the agent have used today.
+    fn spent_today(&self) -> Usage;
     /// A budget is used up: the run is to be aborted for that reason.
     fn out_of_budget(&self, reason: StopReason);
     /// Starts a sub-run. From its acceptance on a stop of this run covers it, whatever becomes of the future; the error is
@@ -187,9 +190,19 @@ impl Job<'_> {
         } else if limits.max_run_tokens.is_some_and(|most| self.pen.tokens() >= most) {
             StopReason::Tokens
         } else {
-            return Ok(());
+            return self.within_daily_limit();
         };
         self.reins.out_of_budget(reason);
+        Err(Cancelled)
+    }
+
+    /// Asked before each model call: what other runs of the agent use meanwhile counts, too.
+    fn within_daily_limit(&self) -> Result<(), Cancelled> {
+        let limit = self.agent.config.daily_limit();
+        if limit == DailyLimit::default() || !limit.is_reached(self.reins.spent_today()) {
+            return Ok(());
+        }
+        self.reins.out_of_budget(StopReason::DailyLimit);
         Err(Cancelled)
     }
 
@@ -231,6 +244,7 @@ impl Job<'_> {
         // waits: the scope goes with it, in `offered_tools`.
         let tools = self.offered_tools().await?;
         self.scope.check(Point::ContextBuilt)?;
+        self.within_daily_limit()?;
         let request = ModelRequest {
             run: self.run,
             agent: &self.agent.id,

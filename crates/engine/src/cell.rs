@@ -399,6 +399,12 @@ impl Cell {
         Pen::new(Arc::clone(self))
     }
 
+    /// Tokens so far, what is not counted yet as an estimate.
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        self.facts().usage_so_far()
+    }
+
     /// The id, for logs.
     #[must_use]
     pub fn id(&self) -> &RunId {

@@ -3,6 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use jiff::civil::Date;
+use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
 use quell_kernel::Moment;
 use tokio::time::Instant;
@@ -84,6 +86,12 @@ impl Clock {
     #[must_use]
     pub fn wall_seconds() -> i64 {
         Timestamp::now().as_second()
+    }
+
+    /// The UTC day of a moment.
+    #[must_use]
+    pub fn day(&self, moment: Moment) -> Date {
+        self.timestamp(moment).to_zoned(TimeZone::UTC).date()
     }
 
     /// Milliseconds from `from` to `to`, negative when `to` is earlier.

@@ -114,6 +114,8 @@ impl Engine {
         );
         let access = Access::open(&config.token_file, store.clone(), clock).await?;
         recover::seal_what_was_open(&store, clock, &workshop.society.roll(), &workshop.hooks).await?;
+        let today = clock.day(clock.now());
+        runs.bring_forward(today, store.spent_on(today.to_string()).await?);
         if store.hold().await?.held {
             runs.set_gate(Gate::Held);
         }

@@ -9,11 +9,12 @@ mod finish;
 mod hooks;
 mod look;
 mod record;
+mod spend;
 mod stop;
+mod tell;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use quell_kernel::queue::Refusal;
 use quell_kernel::registry::{Accepted, Background as Kept, Entry, Gate, Phase, StopAsk, StopScope, Stopped, Who};
@@ -31,6 +32,8 @@ use crate::store::Store;
 use crate::tools::background::Owner;
 pub use finish::{Outfit, Place, Unfit, deadline, stored_view};
 pub use hooks::happening;
+use spend::Spending;
+pub use spend::Today;
 pub use stop::{Stop, Ticket};
 
 /// The runs of one engine. Clones are the same.
@@ -46,6 +49,7 @@ struct Inner {
     /// A stop may come from a thread that is none of the runtime's.
     runtime: Handle,
     state: Mutex<State>,
+    spending: Spending,
 }
 
 struct State {
@@ -58,9 +62,6 @@ struct State {
     /// Runs whose turn the database refused, in the order in which it did.
     refused: Vec<Arc<Cell>>,
 }
-
-/// How long a change of an agent's runs waits for further ones before subscribers are told. A change of its status does not wait.
-const TELL_RUNS: Duration = Duration::from_millis(20);
 
 /// What a run needs to start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -88,7 +89,16 @@ impl Runs {
         let (cells, shown) = (HashMap::new(), BTreeMap::new());
         let state = Mutex::new(State { registry, cells, shown, telling: false, refused: Vec::new() });
         let runtime = Handle::current();
-        let inner = Arc::new(Inner { clock, hub, store, workshop, tasks: TaskTracker::new(), runtime, state });
+        let inner = Arc::new(Inner {
+            clock,
+            hub,
+            store,
+            workshop,
+            tasks: TaskTracker::new(),
+            runtime,
+            state,
+            spending: Spending::new(clock),
+        });
         // What a run left in the background keeps it from being forgotten.
         let weak = Arc::downgrade(&inner);
         inner.workshop.background.on_end(move |run| {
@@ -105,8 +115,13 @@ impl Runs {
     /// The [`Refusal`] says why not.
     pub fn accept(&self, cell: &Arc<Cell>) -> Result<Accepted, Refusal> {
         let mut state = self.lock();
+        // Whoever asks for a run that is known is told of it, whatever refuses new ones.
+        if state.registry.get(cell.id()).is_none() && state.registry.gate() == Gate::Open {
+            self.may_spend(&cell.run.agent)?;
+        }
         let accepted = state.registry.accept(cell.run.clone(), self.now())?;
         if let Accepted::New(_) = accepted {
+            self.spending().open(cell);
             state.cells.insert(cell.run.id.clone(), Arc::clone(cell));
         }
         Ok(accepted)
@@ -126,7 +141,7 @@ impl Runs {
         let mut state = self.lock();
         cell.set_acceptance(Acceptance::Refused);
         state.registry.withdraw(cell.id());
-        state.cells.remove(cell.id());
+        self.forget_cell(&mut state, cell.id());
         self.show(&mut state);
     }
 
@@ -220,7 +235,16 @@ impl Runs {
 
     /// The database knows that another run has this message.
     fn forget_message(&self, id: &RunId) {
-        self.lock().cells.remove(id);
+        self.forget_cell(&mut self.lock(), id);
+    }
+
+    fn forget_cell(&self, state: &mut State, id: &RunId) {
+        state.cells.remove(id);
+        self.spending().close(id);
+    }
+
+    fn spending(&self) -> &Spending {
+        &self.0.spending
     }
 
     /// Opens, holds or closes the gate for new runs.
@@ -249,7 +273,7 @@ impl Runs {
         let mut state = self.lock();
         let background = &self.0.workshop.background;
         for gone in state.registry.forget(id, |run| background.has_of_run(run)) {
-            state.cells.remove(&gone);
+            self.forget_cell(&mut state, &gone);
         }
     }
 
@@ -394,50 +418,6 @@ impl Runs {
         self.spawn(finish::close_book(self.clone(), Arc::clone(cell)));
     }
 
-    /// Publishes what changed in the agents' compute status (row B3).
-    fn show(&self, state: &mut State) {
-        if !self.0.hub.has_subscribers() {
-            // What the last subscriber was told says nothing to the next one.
-            state.shown.clear();
-            return;
-        }
-        let mut runs_changed = false;
-        for agent in self.0.workshop.society.roll().keys() {
-            let (status, changes) = (state.registry.compute_status(agent), state.registry.changes_of_agent(agent));
-            match state.shown.get(agent) {
-                Some((shown, told)) if *shown == status => runs_changed |= *told != changes,
-                Some(_) | None => self.tell(state, agent),
-            }
-        }
-        if runs_changed && !state.telling {
-            state.telling = true;
-            let runs = self.clone();
-            self.spawn(async move {
-                tokio::time::sleep(TELL_RUNS).await;
-                runs.tell_changed();
-            });
-        }
-    }
-
-    /// Tells of the agents whose runs are other ones than subscribers were told.
-    fn tell_changed(&self) {
-        let mut state = self.lock();
-        state.telling = false;
-        let stale = |(agent, (_, told)): (&AgentId, &(ComputeStatus, u64))| {
-            (*told != state.registry.changes_of_agent(agent)).then(|| agent.clone())
-        };
-        let agents: Vec<AgentId> = state.shown.iter().filter_map(stale).collect();
-        for agent in agents {
-            self.tell(&mut state, &agent);
-        }
-    }
-
-    fn tell(&self, state: &mut State, agent: &AgentId) {
-        let (status, active) = agent_state(&state.registry, agent);
-        state.shown.insert(agent.clone(), (status, state.registry.changes_of_agent(agent)));
-        self.0.hub.publish(&Notice::Agent { agent: agent.clone(), status, active });
-    }
-
     fn now(&self) -> Moment {
         self.0.clock.now()
     }
@@ -463,10 +443,6 @@ fn announce_ending(cell: &Cell, entry: &Entry) {
         tracing::debug!(run = %cell.run.id, session = %cell.run.session, verdict = verdict.word(), "run is ending");
         cell.announce_ending(verdict);
     }
-}
-
-fn agent_state(registry: &Registry, agent: &AgentId) -> (ComputeStatus, Vec<RunId>) {
-    (registry.compute_status(agent), registry.of_agent(agent).cloned().collect())
 }
 
 impl std::fmt::Debug for Runs {

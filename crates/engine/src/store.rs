@@ -23,6 +23,7 @@ mod rows;
 mod runs;
 mod schema;
 mod sessions;
+mod spend;
 mod spool;
 #[cfg(test)]
 mod tests;
@@ -53,6 +54,7 @@ pub use rows::{
     StoredToken,
 };
 pub use sessions::Deleted;
+pub use spend::Spent;
 pub use spool::Spool;
 
 use lock::DirectoryLock;

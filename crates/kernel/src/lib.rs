@@ -11,6 +11,7 @@ pub mod retry;
 pub mod run;
 pub mod session;
 pub mod society;
+pub mod spend;
 pub mod stop_text;
 pub mod time;
 pub mod turn;

@@ -54,6 +54,14 @@ pub enum Refusal {
         /// The agent.
         agent: AgentId,
     },
+    /// The agent has spent what it may in a day.
+    #[error("the agent {agent:?} has spent what it may in a day; it takes new messages from {opens} on")]
+    SpendLimit {
+        /// The agent.
+        agent: AgentId,
+        /// When it takes messages again, RFC 3339.
+        opens: String,
+    },
     /// It is a sub-run that may not be born.
     #[error(transparent)]
     SubRun(#[from] NotBorn),

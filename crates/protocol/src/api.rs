@@ -269,6 +269,7 @@ impl RunResult {
             Verdict::Failed { message, .. } => Some(message.clone()),
             Verdict::Aborted { reason: crate::StopReason::Steps, .. } => Some("Step limit reached".into()),
             Verdict::Aborted { reason: crate::StopReason::Tokens, .. } => Some("Token limit reached".into()),
+            Verdict::Aborted { reason: crate::StopReason::DailyLimit, .. } => Some("Daily limit reached".into()),
             Verdict::Aborted { .. } => Some("Execution paused".into()),
         };
         Self {

@@ -84,6 +84,7 @@ codes! {
     BodyTooLarge "body_too_large" 413 "The body is too large";
     UnsupportedMediaType "unsupported_media_type" 415 "Send application/json";
     AgentConfigurationError "agent_configuration_error" 422 "The session cannot be made as it is configured";
+    SpendLimit "spend_limit" 429 "The agent has spent what it may in a day";
     QueueFull "queue_full" 429 "Too many messages wait in this session";
     SocietyNotInitialized "society_not_initialized" 500 "The engine is not ready";
     Internal "internal" 500 "Something inside is broken";

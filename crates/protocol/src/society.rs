@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::api::ComputeStatus;
+use crate::api::{AgentRow, ComputeStatus};
 use crate::ids::{AgentId, RunId};
 
 /// Body of `POST /api/agents`: what stands under `[agents.X]` of the configuration, with the same meaning. What is absent has
@@ -61,6 +61,54 @@ pub struct NewAgent {
     /// `none` or `pid`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub isolate: Option<String>,
+    /// Tokens, in and out, that its runs may use in one UTC day.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub daily_tokens: Option<u64>,
+    /// What its runs may cost in one UTC day, in the currency of `price`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub daily_cost: Option<f64>,
+    /// What a million tokens cost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub price: Option<Price>,
+}
+
+/// What a million tokens cost, in the currency of the limit.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Price {
+    /// A million tokens sent to the model.
+    pub input: f64,
+    /// A million tokens that it makes.
+    pub output: f64,
+}
+
+/// An agent, as `GET /api/agents/{id}` answers it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct AgentView {
+    /// As the list shows it.
+    #[serde(flatten)]
+    pub row: AgentRow,
+    /// What it has spent today.
+    pub spend: Spend,
+}
+
+/// What an agent has spent in a day, and what it may.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Spend {
+    /// The UTC day, `YYYY-MM-DD`.
+    pub day: String,
+    /// Tokens, in and out; those of runs at work, too.
+    pub tokens: u64,
+    /// What they cost, where a price is configured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost: Option<f64>,
+    /// Tokens that it may use in a day.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub daily_tokens: Option<u64>,
+    /// What its runs may cost in a day.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub daily_cost: Option<f64>,
 }
 
 impl NewAgent {
@@ -85,6 +133,9 @@ impl NewAgent {
             partial: None,
             approvals: None,
             isolate: None,
+            daily_tokens: None,
+            daily_cost: None,
+            price: None,
         }
     }
 }

@@ -54,6 +54,8 @@ pub enum StopReason {
     Steps,
     /// The run's tokens were used up.
     Tokens,
+    /// The run's agent has spent what it may in a day.
+    DailyLimit,
     /// A newer message took its place.
     Superseded,
     /// The daemon shuts down.
@@ -67,12 +69,13 @@ pub enum StopReason {
 }
 
 impl StopReason {
-    const WORDS: [(Self, &'static str); 9] = [
+    const WORDS: [(Self, &'static str); 10] = [
         (Self::User, "user"),
         (Self::Command, "command"),
         (Self::Timeout, "timeout"),
         (Self::Steps, "max_steps"),
         (Self::Tokens, "max_tokens"),
+        (Self::DailyLimit, "daily_limit"),
         (Self::Superseded, "superseded"),
         (Self::Shutdown, "shutdown"),
         (Self::DaemonStopped, "daemon_stopped"),

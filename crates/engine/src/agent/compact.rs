@@ -129,6 +129,7 @@ impl Job<'_> {
             max_tokens: self.agent.config.max_tokens,
             thinking: None,
         };
+        self.within_daily_limit()?;
         self.reins.phase(Phase::Waiting);
         let answer = self.agent.model.call(&request, self.scope, &mut SilentSink { pen: &self.pen }).await;
         self.reins.phase(Phase::Processing);

@@ -5,8 +5,10 @@ use std::path::PathBuf;
 
 use quell_kernel::Bounds;
 use quell_kernel::approval::ApprovalPolicy;
+use quell_kernel::spend::DailyLimit;
 use quell_kernel::turn::PartialPolicy;
 use quell_protocol::AgentId;
+use quell_protocol::society::Price;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -61,6 +63,13 @@ pub struct AgentConfig {
     pub approvals: BTreeMap<String, ApprovalPolicy>,
     /// Seconds without use after which a session of this agent expires; as `[sessions]` says without it.
     pub idle_s: Option<u64>,
+    /// Tokens, in and out, that its runs may use in one UTC day; no limit without it.
+    pub daily_tokens: Option<u64>,
+    /// What its runs may cost in one UTC day, in the currency of `price`; no limit without it.
+    pub daily_cost: Option<f64>,
+    /// What a million tokens cost: `{ input = 3.0, output = 15.0 }`.
+    #[schemars(with = "Option<BTreeMap<String, f64>>")]
+    pub price: Option<Price>,
     /// `none`, or `pid`: commands run in a PID namespace of their own.
     pub isolate: Isolate,
 }
@@ -102,6 +111,12 @@ impl AgentConfig {
         Some(format!("a thinking model takes no temperature but 1, not {warm}; leave temperature out"))
     }
 
+    /// What it may spend in a day.
+    #[must_use]
+    pub fn daily_limit(&self) -> DailyLimit {
+        DailyLimit { tokens: self.daily_tokens, cost: self.daily_cost, price: self.price }
+    }
+
     /// Whether calls of a tool wait for a person.
     #[must_use]
     pub fn approval(&self, tool: &str) -> ApprovalPolicy {
@@ -138,6 +153,9 @@ impl Default for AgentConfig {
             partial: PartialPolicy::Discard,
             approvals: BTreeMap::new(),
             idle_s: None,
+            daily_tokens: None,
+            daily_cost: None,
+            price: None,
             isolate: Isolate::None,
         }
     }

@@ -188,6 +188,7 @@ fn because(reason: &StopReason) -> &'static str {
         StopReason::Timeout => "because its time was used up",
         StopReason::Steps => "because its steps were used up",
         StopReason::Tokens => "because its tokens were used up",
+        StopReason::DailyLimit => "because what it may spend in a day was used up",
         StopReason::Shutdown | StopReason::DaemonStopped => "because the service was shut down",
         StopReason::User
         | StopReason::Command

@@ -14,7 +14,6 @@ use serde::de::DeserializeOwned;
 
 use super::{Caller, Deed, Engine};
 use crate::cell::Notice;
-use crate::runs::stored_view;
 use crate::store::{Archive, Archived, Imported, RunRow, Spool, StoreError, StoredSession, StoredState};
 
 /// Why an archive was refused, and where. Nothing of it was written.
@@ -257,7 +256,7 @@ impl Engine {
             if cell.is_unrecorded() {
                 continue;
             }
-            match self.inner().store.end_run(cell.id().clone(), stored_view(&cell)).await {
+            match runs.store_end(&cell).await {
                 // Deleted, or never accepted.
                 Ok(()) | Err(StoreError::NoSuchRun(_)) => {}
                 Err(error) => return Err(error),

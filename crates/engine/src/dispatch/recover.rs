@@ -14,7 +14,7 @@ use crate::clock::Clock;
 use crate::hooks::Hooks;
 use crate::proc::survivors;
 use crate::runs::happening;
-use crate::store::{RunRow, SealedRun, Store, StoreError, StoredState};
+use crate::store::{RunRow, SealedRun, Spent, Store, StoreError, StoredState};
 
 /// Runs that are sealed at a time, in one transaction.
 const AT_A_TIME: usize = 256;
@@ -90,7 +90,9 @@ async fn seal(
     tracing::info!(run = %row.id, session = %row.session, verdict = turn.verdict().word(), "run sealed");
     let view = serde_json::to_string(&view).unwrap_or_default();
     let (session, run) = (row.session.clone(), row.id.clone());
-    Ok(SealedRun { session, run, turn: begun.then(|| turn.to_stored()), view })
+    let day = clock.day(clock.now()).to_string();
+    let spent = Spent { agent: row.agent.clone(), day, usage: turn.usage(), counted: Usage::default() };
+    Ok(SealedRun { session, run, turn: begun.then(|| turn.to_stored()), view, spent })
 }
 
 /// The stored view. One damaged row must not keep all others from starting: its run ends with what its columns say.

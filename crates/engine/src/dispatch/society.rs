@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use quell_kernel::registry::{StopAsk, StopScope};
+use quell_kernel::spend::{cost, tokens};
 use quell_protocol::api::{AgentAbortAnswer, AgentRow};
 use quell_protocol::audit::Action;
-use quell_protocol::society::{AgentNode, AgentsDeleted, NewAgent};
+use quell_protocol::society::{AgentNode, AgentView, AgentsDeleted, NewAgent, Spend};
 use quell_protocol::{AgentId, ErrorCode, RunId};
 use serde_json::{Map, Value};
 use tokio::sync::oneshot;
@@ -186,6 +187,22 @@ impl Engine {
         let aborted = stop.did_something();
         let reason = (!aborted).then(|| "idle".to_owned());
         (AgentAbortAnswer { ok: true, agent_id: id.clone(), aborted, run_ids: stop.aborted.clone(), reason }, stop)
+    }
+
+    /// One agent with what it has spent today.
+    #[must_use]
+    pub fn agent_view(&self, id: &AgentId) -> Option<AgentView> {
+        let limit = self.society().get(id)?.config.daily_limit();
+        let row = self.agent(id)?;
+        let today = self.inner().runs.spent(id);
+        let spend = Spend {
+            day: today.day.to_string(),
+            tokens: tokens(today.usage),
+            cost: limit.price.map(|price| cost(price, today.usage)),
+            daily_tokens: limit.tokens,
+            daily_cost: limit.cost,
+        };
+        Some(AgentView { row, spend })
     }
 
     /// All agents as the trees that they form.

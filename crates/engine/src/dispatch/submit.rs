@@ -86,6 +86,7 @@ impl SubmitError {
             Self::Refused(Refusal::ShuttingDown) | Self::Closed => ErrorCode::ShuttingDown,
             Self::Refused(Refusal::Busy) => ErrorCode::Busy,
             Self::Refused(Refusal::QueueFull { .. }) => ErrorCode::QueueFull,
+            Self::Refused(Refusal::SpendLimit { .. }) => ErrorCode::SpendLimit,
             // Doors ask for no sub-runs; a run that does gets the words.
             Self::Refused(Refusal::SubRun(_)) | Self::Empty => ErrorCode::InvalidRequest,
             Self::UnknownAgent(_) | Self::Refused(Refusal::NoAgent { .. }) => ErrorCode::AgentNotFound,

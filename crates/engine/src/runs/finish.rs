@@ -91,6 +91,20 @@ impl Runs {
         futures_util::join!(start, save, release, record);
     }
 
+    /// Stores the end of a run that is over, with its turn if the database refused that. Again it changes nothing but the view.
+    pub(crate) async fn store_end(&self, cell: &Arc<Cell>) -> Result<(), StoreError> {
+        if cell.is_unrecorded() {
+            self.record(cell).await?;
+        }
+        let spent = self.spending().of_run(cell);
+        let stored = self.store().end_run(cell.run.id.clone(), stored_view(cell), spent.clone()).await;
+        // A run that was deleted is counted all the same.
+        if matches!(stored, Ok(()) | Err(StoreError::NoSuchRun(_))) {
+            self.spending().count(cell.id(), &spent);
+        }
+        stored
+    }
+
     async fn note_started(&self, cell: &Cell) {
         if let Err(error) = self.store().start_run(cell.run.id.clone(), stored_view(cell)).await {
             tracing::error!(run = %cell.id(), %error, "the start of a run could not be stored");
@@ -176,7 +190,7 @@ const AGAIN: Duration = Duration::from_secs(10);
 pub(super) async fn close_book(runs: Runs, cell: Arc<Cell>) {
     let begun = Instant::now();
     if cell.acceptance().await == Acceptance::Durable {
-        while let Err(error) = store_end(&runs, &cell).await {
+        while let Err(error) = runs.store_end(&cell).await {
             // Its session was deleted with all it left: there is nothing that a later try could end.
             if matches!(error, StoreError::NoSuchRun(_)) {
                 break;
@@ -190,13 +204,6 @@ pub(super) async fn close_book(runs: Runs, cell: Arc<Cell>) {
     }
     runs.give_up(&cell);
     runs.forget(cell.id());
-}
-
-async fn store_end(runs: &Runs, cell: &Arc<Cell>) -> Result<(), StoreError> {
-    if cell.is_unrecorded() {
-        runs.record(cell).await?;
-    }
-    runs.store().end_run(cell.run.id.clone(), stored_view(cell)).await
 }
 
 /// Stores that a message was taken by another run, once it is in that one's journal: no crash finds it in neither.

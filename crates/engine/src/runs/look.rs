@@ -8,7 +8,8 @@ use quell_kernel::registry::Entry;
 use quell_protocol::api::ComputeStatus;
 use quell_protocol::{AgentId, RunId, SessionKey};
 
-use super::{Runs, agent_state};
+use super::Runs;
+use super::tell::agent_state;
 use crate::cell::{Cell, Progress};
 
 impl Runs {

@@ -7,7 +7,7 @@ use futures_util::future::BoxFuture;
 use quell_kernel::Push;
 use quell_kernel::registry::Phase;
 use quell_protocol::api::OnBusy;
-use quell_protocol::{AgentId, ResourceKind, Rung, SessionKey, StopReason, Verdict};
+use quell_protocol::{AgentId, ResourceKind, Rung, SessionKey, StopReason, Usage, Verdict};
 
 use super::Sessions;
 use super::admit::Wanted;
@@ -38,6 +38,10 @@ impl Reins for RunReins<'_> {
             news.remove(0);
         }
         self.sessions.0.runs.take_steers(self.cell);
+    }
+
+    fn spent_today(&self) -> Usage {
+        self.sessions.0.runs.spent(&self.cell.run.agent).usage
     }
 
     fn out_of_budget(&self, reason: StopReason) {

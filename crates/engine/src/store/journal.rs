@@ -4,7 +4,7 @@ use quell_protocol::RunId;
 use rusqlite::{Connection, params};
 
 use super::history::{self, Sealed};
-use super::{SealedRun, Store, StoreError};
+use super::{SealedRun, Store, StoreError, spend};
 use crate::journal::Row;
 
 impl Store {
@@ -63,12 +63,13 @@ impl Store {
 }
 
 fn seal(db: &Connection, sealed: &SealedRun) -> rusqlite::Result<()> {
-    let SealedRun { session, run, turn, view } = sealed;
+    let SealedRun { session, run, turn, view, spent } = sealed;
     if let Some(turn) = turn {
         history::append(db, &Sealed { session, run, turn }, view)?;
     }
     let sql = "UPDATE runs SET state = 'ended', view = ?2 WHERE id = ?1 AND state IN ('accepted', 'started')";
     db.prepare_cached(sql)?.execute([run.as_str(), view])?;
+    spend::count(db, run, spent)?;
     forget(db, run)
 }
 

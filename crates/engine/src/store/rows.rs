@@ -3,6 +3,8 @@
 use quell_protocol::api::TokenRow;
 use quell_protocol::{AgentId, Principal, RunId, SessionKey};
 
+use super::Spent;
+
 /// How far the store knows a run to be. It never goes back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StoredState {
@@ -148,4 +150,6 @@ pub struct SealedRun {
     pub turn: Option<String>,
     /// Its last view: JSON.
     pub view: String,
+    /// What it has used.
+    pub spent: Spent,
 }

@@ -5,7 +5,7 @@ use rusqlite::types::Type;
 use rusqlite::{Connection, OptionalExtension, Row, ToSql, params};
 
 use super::cursor::{Listing, ask_for};
-use super::{AcceptedRow, RunFilter, RunRow, Store, StoreError, StoredState, journal, sessions};
+use super::{AcceptedRow, RunFilter, RunRow, Spent, Store, StoreError, StoredState, journal, sessions, spend};
 
 /// The columns that [`run_row`] reads, a macro so that `concat!` takes it.
 macro_rules! select {
@@ -42,18 +42,20 @@ impl Store {
         if known.await? { Ok(()) } else { Err(StoreError::NoSuchRun(run)) }
     }
 
-    /// Notes that a run is over, with its last view; again to amend that view. A steered run stays what it is.
+    /// Notes that a run is over, with its last view, and counts what it has used; again to amend both. A steered run stays what
+    /// it is. What was used counts also for a run that was deleted.
     ///
     /// # Errors
     /// [`StoreError`] when there is no such run or it could not be written.
     ///
     /// # Cancel safety
     /// Safe, as [`Store`] says.
-    pub async fn end_run(&self, id: RunId, view: String) -> Result<(), StoreError> {
+    pub async fn end_run(&self, id: RunId, view: String, spent: Spent) -> Result<(), StoreError> {
         let run = id.clone();
         let known = self.write(move |db| {
             let sql = "UPDATE runs SET state = 'ended', view = ?2 WHERE id = ?1 AND state <> 'steered'";
             journal::forget(db, &id)?;
+            spend::count(db, &id, &spent)?;
             changed_or_known(db, sql, &[&id.as_str(), &view], &id)
         });
         if known.await? { Ok(()) } else { Err(StoreError::NoSuchRun(run)) }

@@ -9,13 +9,14 @@ mod notes;
 mod opening;
 mod outbox;
 mod retention;
+mod spend;
 mod trouble;
 mod writing;
 
-use quell_protocol::{AgentId, Principal, RunId, SessionKey};
+use quell_protocol::{AgentId, Principal, RunId, SessionKey, Usage};
 use tempfile::TempDir;
 
-use super::{AcceptedRow, RunFilter, RunRow, SessionFilter, Store, StoredState};
+use super::{AcceptedRow, RunFilter, RunRow, SessionFilter, Spent, Store, StoredState};
 
 const FILE: &str = "quell.db";
 
@@ -35,6 +36,12 @@ fn run_id(text: &str) -> RunId {
 
 fn key(text: &str) -> SessionKey {
     SessionKey::parse(text).unwrap()
+}
+
+/// A run that used nothing.
+fn nothing() -> Spent {
+    let (agent, usage) = (AgentId::parse("main").unwrap(), Usage::default());
+    Spent { agent, day: "2026-01-01".to_owned(), usage, counted: usage }
 }
 
 /// A run as it is accepted.
@@ -60,7 +67,7 @@ async fn live(store: &Store, id: &str, session: &str) {
     accept(store, id, session).await;
     store.start_run(run_id(id), format!("started {id}")).await.unwrap();
     store.append_turn(key(session), run_id(id), format!("turn {id}"), format!("ending {id}")).await.unwrap();
-    store.end_run(run_id(id), format!("ended {id}")).await.unwrap();
+    store.end_run(run_id(id), format!("ended {id}"), nothing()).await.unwrap();
 }
 
 fn all_runs() -> RunFilter {

@@ -238,6 +238,7 @@ fn reason() -> impl Strategy<Value = StopReason> {
         Just(StopReason::Timeout),
         Just(StopReason::Steps),
         Just(StopReason::Tokens),
+        Just(StopReason::DailyLimit),
         Just(StopReason::Superseded),
         Just(StopReason::Shutdown),
         Just(StopReason::DaemonStopped),

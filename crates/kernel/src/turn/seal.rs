@@ -83,6 +83,7 @@ fn note(verdict: &Verdict, has_output: bool) -> Option<&'static str> {
         StopReason::Timeout => aborted_note!("on purpose because its time was used up"),
         StopReason::Steps => aborted_note!("on purpose because its steps were used up"),
         StopReason::Tokens => aborted_note!("on purpose because its tokens were used up"),
+        StopReason::DailyLimit => aborted_note!("on purpose because what may be spent in a day was used up"),
         StopReason::Superseded => aborted_note!("on purpose because a newer message took its place"),
         StopReason::Shutdown => aborted_note!("on purpose because the service was shut down"),
         StopReason::DaemonStopped => aborted_note!("because the service went down"),

@@ -73,6 +73,9 @@ pub(super) fn problems(config: &Config) -> Vec<Problem> {
         if let Some(server) = agent.mcp.iter().flatten().find(|server| !config.mcp.contains_key(*server)) {
             wrong(&format!("agents.{id}.mcp"), format!("there is no [mcp.{server}]"));
         }
+        if let Some((key, text)) = agent.daily_limit().problem() {
+            wrong(&format!("agents.{id}.{key}"), text);
+        }
         if let Some(text) = parent_problem(&tree, id, agent) {
             wrong(&format!("agents.{id}.parent"), text);
         }

@@ -6,7 +6,7 @@ use axum::http::StatusCode;
 use quell_engine::dispatch::{Removal, SocietyError};
 use quell_kernel::registry::AgentPhase;
 use quell_protocol::api::{AgentAbortAnswer, AgentRow, List, StopRunRequest};
-use quell_protocol::society::{AgentNode, AgentsDeleted, NewAgent};
+use quell_protocol::society::{AgentNode, AgentView, AgentsDeleted, NewAgent};
 use quell_protocol::{AgentId, ErrorCode};
 use serde::Deserialize;
 
@@ -24,9 +24,9 @@ pub(super) async fn show(
     State(door): State<Door>,
     _visitor: Visitor,
     Path(id): Path<String>,
-) -> Result<Json<AgentRow>, Refused> {
+) -> Result<Json<AgentView>, Refused> {
     let id = agent_id(&id)?;
-    door.engine().agent(&id).map(Json).ok_or_else(|| no_agent(&id))
+    door.engine().agent_view(&id).map(Json).ok_or_else(|| no_agent(&id))
 }
 
 pub(super) async fn tree(State(door): State<Door>, _visitor: Visitor) -> Json<List<AgentNode>> {

@@ -11,7 +11,7 @@ use quell_protocol::audit::AuditRow;
 use quell_protocol::background::{ProcessRow, ProcessView};
 use quell_protocol::memory::NoteRow;
 use quell_protocol::session::{SessionAnswer, SessionRequest, SessionView};
-use quell_protocol::society::{AgentNode, AgentsDeleted, NewAgent};
+use quell_protocol::society::{AgentNode, AgentView, AgentsDeleted, NewAgent};
 use quell_protocol::{ErrorCode, Problem, RunEvent};
 use serde_json::{Map, Value, json};
 use utoipa::OpenApi;
@@ -75,7 +75,11 @@ const ROUTES: &[Row] = &[
             (409, "Problem", "it is configured, or has runs that are not over"),
         ],
     ),
-    get("/api/agents/{id}", "One agent", &[(200, "AgentRow", "the agent"), (404, "Problem", "unknown")]),
+    get(
+        "/api/agents/{id}",
+        "One agent, with what it has spent today",
+        &[(200, "AgentView", "the agent"), (404, "Problem", "unknown")],
+    ),
     post(
         "/api/agent/{id}/abort",
         "Abort the agent's model calls; with ?scope=run all its runs, with ?scope=tree those of all agents below it, too",
@@ -238,6 +242,7 @@ const ROUTES: &[Row] = &[
     AgentAbortAnswer,
     AgentNode,
     AgentRow,
+    AgentView,
     AgentsDeleted,
     ApprovalAnswer,
     ApprovalRow,

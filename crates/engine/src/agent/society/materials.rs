@@ -62,6 +62,9 @@ impl Materials {
             let key = if config.thinking_tokens.is_some() { "thinking_tokens" } else { "thinking" };
             return Err(wrong(format!("{key} {problem}")));
         }
+        if let Some((key, problem)) = config.daily_limit().problem() {
+            return Err(wrong(format!("{key} {problem}")));
+        }
         if config.thinking_mode().is_some() && !model.may_think() {
             return Err(wrong(format!("thinking: {NO_THINKING}")));
         }

@@ -138,7 +138,7 @@ async fn a_long_session_is_handed_out_in_pieces_while_the_store_goes_on() {
     accept(&store, "r1", "s").await;
     let long = format!("turn {}", "x".repeat(900_000));
     store.append_turn(key("s"), run_id("r1"), long.clone(), String::new()).await.unwrap();
-    store.end_run(run_id("r1"), "ended".into()).await.unwrap();
+    store.end_run(run_id("r1"), "ended".into(), nothing()).await.unwrap();
     let spool = store.export_session(key("s")).await.unwrap().unwrap();
     let first = store.piece(spool.clone(), 0).await.unwrap();
     assert!((first.len() as u64) < spool.length());

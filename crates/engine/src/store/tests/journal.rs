@@ -40,10 +40,10 @@ async fn the_journal_goes_with_the_turn_and_with_the_end() {
         store.write_journal(vec![line(run, 0, "something")]).await.unwrap();
     }
     store.append_turn(key("a"), run_id("a"), "turn a".into(), "ending".into()).await.unwrap();
-    store.end_run(run_id("b"), "ended".into()).await.unwrap();
+    store.end_run(run_id("b"), "ended".into(), nothing()).await.unwrap();
     assert_eq!(store.delete_session(key("c"), vec![run_id("c")]).await, Ok(Deleted::Yes));
     assert_eq!(rows(&home), 0);
-    store.end_run(run_id("a"), "ended".into()).await.unwrap();
+    store.end_run(run_id("a"), "ended".into(), nothing()).await.unwrap();
     store.write_journal(vec![line("a", 1, "late"), line("b", 1, "late")]).await.unwrap();
     assert_eq!(rows(&home), 0, "a line was written for a run that is over");
 }
@@ -54,7 +54,13 @@ async fn a_run_of_a_dead_daemon_is_sealed_once() {
     accept(&store, "a", "s").await;
     store.write_journal(vec![line("a", 0, "something")]).await.unwrap();
     let sealed = |turn: &str, view: &str| {
-        vec![SealedRun { session: key("s"), run: run_id("a"), turn: Some(turn.into()), view: view.into() }]
+        vec![SealedRun {
+            session: key("s"),
+            run: run_id("a"),
+            turn: Some(turn.into()),
+            view: view.into(),
+            spent: nothing(),
+        }]
     };
     store.seal_runs(sealed("turn a", "sealed")).await.unwrap();
     assert_eq!(rows(&home), 0);

@@ -60,7 +60,7 @@ async fn open_runs_are_the_unfinished_ones_oldest_first() {
     live(&store, "d", "s").await;
     store.start_run(run_id("b"), "started".into()).await.unwrap();
     assert_eq!(ids(&store.open_runs().await.unwrap()), ["a", "b", "c"]);
-    store.end_run(run_id("b"), "ended".into()).await.unwrap();
+    store.end_run(run_id("b"), "ended".into(), nothing()).await.unwrap();
     assert_eq!(ids(&store.open_runs().await.unwrap()), ["a", "c"]);
 }
 

@@ -25,7 +25,7 @@ async fn used_at(store: &Store, session: &str, hour: u8) {
     let row = RunRow { accepted_at, ..row(&id, session) };
     assert_eq!(store.accept_run(row).await, Ok(AcceptedRow::New));
     store.append_turn(key(session), run_id(&id), "turn".into(), String::new()).await.unwrap();
-    store.end_run(run_id(&id), "over".into()).await.unwrap();
+    store.end_run(run_id(&id), "over".into(), nothing()).await.unwrap();
 }
 
 fn keys(idle: &[Idle]) -> Vec<&str> {
@@ -87,7 +87,7 @@ async fn room_is_given_back_a_little_at_a_time() {
     accept(&store, "r", "s").await;
     let long = "x".repeat(4 << 20);
     store.append_turn(key("s"), run_id("r"), long, String::new()).await.unwrap();
-    store.end_run(run_id("r"), "over".into()).await.unwrap();
+    store.end_run(run_id("r"), "over".into(), nothing()).await.unwrap();
     let used = store.used_bytes().await.unwrap();
     assert!(used > 4 << 20, "{used}");
     let idle = store.idle_sessions(None, 1).await.unwrap().remove(0);

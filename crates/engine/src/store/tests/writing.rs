@@ -107,7 +107,7 @@ async fn a_run_only_moves_forward() {
     store.append_turn(key("s"), run_id("a"), "late turn".into(), "late view".into()).await.unwrap();
     let run = store.run(run_id("a")).await.unwrap().unwrap();
     assert_eq!((run.state, run.view.as_str()), (StoredState::Ended, "ended a"));
-    store.end_run(run_id("a"), "amended".into()).await.unwrap();
+    store.end_run(run_id("a"), "amended".into(), nothing()).await.unwrap();
     assert_eq!(store.run(run_id("a")).await.unwrap().unwrap().view, "amended");
 }
 
@@ -115,7 +115,7 @@ async fn a_run_only_moves_forward() {
 async fn a_turn_recorded_after_the_end_leaves_the_receipt_alone() {
     let (store, _home) = fresh();
     accept(&store, "a", "s").await;
-    store.end_run(run_id("a"), "receipt: not recorded".into()).await.unwrap();
+    store.end_run(run_id("a"), "receipt: not recorded".into(), nothing()).await.unwrap();
     store.append_turn(key("s"), run_id("a"), "turn".into(), "no receipt".into()).await.unwrap();
     assert_eq!(store.run(run_id("a")).await.unwrap().unwrap().view, "receipt: not recorded");
     assert_eq!(store.turns(key("s")).await.unwrap(), ["turn"]);
@@ -127,7 +127,7 @@ async fn a_steered_run_says_where_its_text_went_and_is_not_open() {
     accept(&store, "a", "s").await;
     accept(&store, "b", "s").await;
     store.steered(run_id("b"), run_id("a")).await.unwrap();
-    store.end_run(run_id("b"), "never was one".into()).await.unwrap();
+    store.end_run(run_id("b"), "never was one".into(), nothing()).await.unwrap();
     let run = store.run(run_id("b")).await.unwrap().unwrap();
     assert_eq!(run.state, StoredState::Steered { into: run_id("a") });
     assert_eq!(run.view, "accepted b");
@@ -139,7 +139,7 @@ async fn an_unknown_run_is_named() {
     let (store, _home) = fresh();
     let missing = || Err(StoreError::NoSuchRun(run_id("x")));
     assert_eq!(store.start_run(run_id("x"), String::new()).await, missing());
-    assert_eq!(store.end_run(run_id("x"), String::new()).await, missing());
+    assert_eq!(store.end_run(run_id("x"), String::new(), nothing()).await, missing());
     assert_eq!(store.steered(run_id("x"), run_id("y")).await, missing());
     assert_eq!(store.append_turn(key("s"), run_id("x"), "t".into(), String::new()).await, missing());
     assert_eq!(store.run(run_id("x")).await, Ok(None));

@@ -54,6 +54,9 @@ impl From<SubmitError> for Refusal {
             | SubmitError::Refused(Refused::Busy | Refused::QueueFull { .. } | Refused::SubRun(_)) => {
                 Self::invalid(text)
             }
+            SubmitError::Refused(Refused::SpendLimit { opens, .. }) => {
+                Self::unavailable(text).with_details(json!({"reason": "spend-limit", "opensAt": opens}))
+            }
             SubmitError::Refused(Refused::Held) => Self::unavailable(text).with_details(json!({"reason": "held"})),
             SubmitError::Refused(Refused::ShuttingDown) | SubmitError::Closed => {
                 Self::unavailable(text).with_details(json!({"reason": "gateway-restarting"}))
