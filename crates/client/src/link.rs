@@ -10,6 +10,7 @@ mod discover;
 mod error;
 mod follow;
 mod memory;
+mod society;
 mod sse;
 
 use std::fmt;

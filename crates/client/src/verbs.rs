@@ -45,7 +45,7 @@ pub enum Verb {
     Runs(RunsArgs),
     /// Look at sessions, empty or remove them, export and import them
     Sessions(SessionsArgs),
-    /// Look at the agents and what they do
+    /// Look at the agents and what they do, make and delete some
     Agents(AgentsArgs),
     /// Look at what a session runs in the background, and end it
     Processes(ProcessesArgs),
@@ -162,7 +162,7 @@ async fn perform(verb: Verb, link: &Link, io: &mut Io) -> Result<Exit, VerbError
         Verb::Send(args) => send::run(link, args, io).await,
         Verb::Runs(args) => runs::run(link, args, io).await,
         Verb::Sessions(args) => sessions::run(link, args, io).await,
-        Verb::Agents(args) => agents::run(link, &args, io).await,
+        Verb::Agents(args) => agents::run(link, args, io).await,
         Verb::Processes(args) => processes::run(link, args, io).await,
         Verb::Memory(args) => memory::run(link, args, io).await,
         Verb::Approvals(args) => approvals::run(link, args, io).await,

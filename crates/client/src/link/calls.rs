@@ -6,7 +6,7 @@ use quell_protocol::api::{
 };
 use quell_protocol::approval::{ApprovalAnswer, ApprovalRow, Decision};
 use quell_protocol::background::{ProcessRow, ProcessView};
-use quell_protocol::{AgentId, Receipt, RunId, SessionKey, Verdict};
+use quell_protocol::{Receipt, RunId, SessionKey, Verdict};
 use reqwest::Method;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -366,17 +366,6 @@ impl Link {
         self.list(&["api", "agents"], &[]).await
     }
 
-    /// One agent.
-    ///
-    /// # Errors
-    /// Every [`LinkError`].
-    ///
-    /// # Cancel safety
-    /// Dropping it forgets the answer; nothing changes in the daemon.
-    pub async fn agent(&self, agent: &AgentId) -> Result<AgentRow, LinkError> {
-        self.get(&["api", "agents", agent.as_str()]).await
-    }
-
     /// The tokens, without their secrets.
     ///
     /// # Errors
@@ -411,7 +400,7 @@ impl Link {
         self.answer(request, Span::Ordinary).await.map(drop)
     }
 
-    async fn get<T: DeserializeOwned>(&self, path: &[&str]) -> Result<T, LinkError> {
+    pub(super) async fn get<T: DeserializeOwned>(&self, path: &[&str]) -> Result<T, LinkError> {
         self.ask(self.request(Method::GET, path, &[])?, Span::Ordinary).await
     }
 
@@ -436,7 +425,7 @@ impl Link {
         Err(self.foreign("its list does not end".into()))
     }
 
-    async fn post<T: DeserializeOwned>(
+    pub(super) async fn post<T: DeserializeOwned>(
         &self,
         path: &[&str],
         query: &[(&str, &str)],
@@ -457,11 +446,11 @@ impl Link {
 
 /// How much a request is worth.
 #[derive(Debug, Clone, Copy)]
-struct Effort {
+pub(super) struct Effort {
     attempts: u32,
     span: Span,
 }
 
 impl Effort {
-    const ONCE: Self = Self { attempts: 1, span: Span::Ordinary };
+    pub(super) const ONCE: Self = Self { attempts: 1, span: Span::Ordinary };
 }

@@ -119,3 +119,6 @@ impl Runs {
         Err(Refusal::SpendLimit { agent: agent.clone(), opens: format!("{opens}T00:00:00Z") })
     }
 }
+
+#[cfg(test)]
+mod tests;

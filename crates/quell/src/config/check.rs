@@ -52,6 +52,11 @@ pub(super) fn problems(config: &Config) -> Vec<Problem> {
             wrong(&key("grace_ms"), text);
         }
     }
+    agent_problems(config, &mut wrong);
+    found
+}
+
+fn agent_problems(config: &Config, wrong: &mut impl FnMut(&str, String)) {
     let tree = Tree::new(config.agents.iter().map(|(id, agent)| (id, agent.parent.as_ref())));
     for (id, agent) in &config.agents {
         let provider = agent.model.split_once('/').map(|(provider, _)| provider);
@@ -83,7 +88,6 @@ pub(super) fn problems(config: &Config) -> Vec<Problem> {
             wrong(&format!("agents.{id}"), format!("{RESERVED:?} is a word of the routes; name the agent otherwise"));
         }
     }
-    found
 }
 
 /// Limits that are zero and must not be.

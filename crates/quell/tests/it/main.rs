@@ -34,6 +34,7 @@ mod rows_e;
 mod sessions;
 mod shutdown;
 mod society;
+mod spend;
 mod subagents;
 mod sweep;
 mod tidy;

@@ -168,6 +168,114 @@ async fn agents_are_a_tree() {
     assert!(seen.out().contains("◔ waiting for the model") && seen.out().contains("◆ stopping"));
 }
 
+fn node(id: &str, children: Value) -> Value {
+    json!({"id": id, "model": "demo/chat", "computeStatus": "idle", "activeRuns": [], "children": children})
+}
+
+#[tokio::test]
+async fn the_tree_is_drawn_for_eyes_and_indented_for_programs() {
+    let mut main = node("main", json!([node("a", json!([node("b", json!([]))])), node("c", json!([]))]));
+    main["default"] = json!(true);
+    main["children"][1]["role"] = json!("third");
+    let daemon = Daemon::of(vec![("GET /api/agents/tree", items(json!([main, node("other", json!([]))])))]).await;
+    let firsts = |seen: &Seen| -> Vec<String> {
+        lines(seen).iter().map(|line| line.split("  demo").next().unwrap().trim_end().to_owned()).collect()
+    };
+    let (exit, seen) = piped(&daemon, &["agents", "tree"]).await;
+    assert_eq!(exit, Exit::Done);
+    assert_eq!(firsts(&seen)[1..], ["main (default)", "  a", "    b", "  c", "other"]);
+    assert!(seen.out().contains("third"));
+    let mut desk = Desk::new(PaneKind::Plain);
+    go(&daemon, &["agents", "tree"], &mut desk.io).await;
+    assert_eq!(firsts(&desk.seen)[1..], ["main (default)", "├ a", "│ └ b", "└ c", "other"]);
+    let (_, seen) = piped(&daemon, &["agents", "tree", "--json"]).await;
+    assert_eq!(seen.json()[0]["children"][0]["children"][0]["id"], "b");
+}
+
+#[tokio::test]
+async fn an_agent_is_shown_with_what_it_has_spent() {
+    let agent = json!({
+        "id": "coder", "model": "demo/chat", "parent": "main", "children": ["x", "y"], "role": "codes",
+        "computeStatus": "waiting_llm", "activeRuns": ["r1"], "default": false,
+        "spend": {"day": "2026-05-01", "tokens": 1200, "cost": 0.5, "dailyTokens": 5000, "dailyCost": 2.0},
+    });
+    let daemon = Daemon::of(vec![("GET /api/agents/coder", agent.clone())]).await;
+    let (exit, seen) = piped(&daemon, &["agents", "show", "coder"]).await;
+    assert_eq!(exit, Exit::Done);
+    let wanted = [
+        "coder · demo/chat · ◔ waiting for the model",
+        "role: codes",
+        "parent: main",
+        "children: x, y",
+        "spent on 2026-05-01 (UTC): 1200 tokens of 5000 · cost 0.5000 of 2",
+        "active: run r1 · stop it with `quell stop r1`",
+    ];
+    assert_eq!(lines(&seen), wanted);
+    let (_, seen) = piped(&daemon, &["agents", "show", "coder", "--json"]).await;
+    assert_eq!(seen.json(), agent);
+    let (exit, _) = piped(&daemon, &["agents", "show", "nobody"]).await;
+    assert_eq!(exit, Exit::NotFound);
+}
+
+#[tokio::test]
+async fn agents_are_made_and_deleted() {
+    let row = json!({
+        "id": "scout", "model": "demo/chat", "children": [], "computeStatus": "idle", "activeRuns": [], "default": false,
+    });
+    let daemon = Daemon::of(vec![
+        ("POST /api/agents", row),
+        ("DELETE /api/agents/scout?force=1", json!({"deleted": ["low", "scout"], "runIds": ["r1"]})),
+        ("DELETE /api/agents/scout", json!({"deleted": ["low", "scout"], "runIds": []})),
+    ])
+    .await;
+    let words = [
+        "agents",
+        "create",
+        "scout",
+        "--model",
+        "demo/chat",
+        "--parent",
+        "main",
+        "--tool",
+        "shell",
+        "--tool",
+        "fetch_url",
+        "--approval",
+        "shell=ask",
+        "--daily-cost",
+        "2",
+        "--price",
+        "3,15.5",
+        "--max-tokens",
+        "900",
+    ];
+    let (exit, seen) = piped(&daemon, &words).await;
+    assert_eq!(exit, Exit::Done);
+    assert_eq!(seen.out(), "agent scout is made; talk to it with `quell send --agent scout TEXT`\n");
+    let body = json!({
+        "id": "scout", "model": "demo/chat", "parent": "main", "tools": ["shell", "fetch_url"], "approvals": {"shell": "ask"},
+        "dailyCost": 2.0, "price": {"input": 3.0, "output": 15.5}, "maxTokens": 900,
+    });
+    assert_eq!(daemon.asked()[0].body, body, "what is not said has its default there");
+    let (exit, seen) = piped(&daemon, &["agents", "delete", "scout", "--force"]).await;
+    assert_eq!(
+        (exit, seen.out()),
+        (Exit::Done, "run r1 was stopped\nagent low is deleted\nagent scout is deleted\n".into())
+    );
+    let (_, seen) = piped(&daemon, &["agents", "delete", "scout", "--json"]).await;
+    assert_eq!(seen.json()["deleted"], json!(["low", "scout"]));
+    for wrong in [
+        vec!["agents", "create", "x"],
+        vec!["agents", "create", "x", "--model", "a/b", "--price", "3"],
+        vec!["agents", "create", "x", "--model", "a/b", "--daily-cost", "3"],
+        vec!["agents", "create", "x", "--model", "a/b", "--approval", "shell"],
+        vec!["agents", "create", "x", "--model", "a/b", "--no-tools", "--tool", "shell"],
+        vec!["agents", "delete"],
+    ] {
+        assert!(parse(&wrong).is_err(), "{wrong:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_hold_is_set_shown_and_lifted() {
     let on = json!({"held": true, "reason": "maintenance", "since": "2026-01-01T00:00:00Z", "by": "admin"});

@@ -1,0 +1,104 @@
+//! `quell agents create`: what stands under `[agents.X]` of the configuration, as options.
+
+use std::collections::BTreeMap;
+
+use quell_protocol::AgentId;
+use quell_protocol::society::{NewAgent, Price};
+
+use super::super::agent_id;
+
+/// Arguments of `quell agents create`.
+#[derive(Debug, clap::Args)]
+pub(super) struct CreateArgs {
+    /// Its id, which no agent has
+    #[arg(value_parser = agent_id)]
+    id: AgentId,
+    /// The model: PROVIDER/MODEL
+    #[arg(long)]
+    model: String,
+    /// The system prompt
+    #[arg(long)]
+    prompt: Option<String>,
+    /// A tool that it may use; again for more. All tools without it
+    #[arg(long = "tool", value_name = "TOOL")]
+    tools: Vec<String>,
+    /// It may use no tool
+    #[arg(long, conflicts_with = "tools")]
+    no_tools: bool,
+    /// An MCP server that it may use; again for more. All servers without it
+    #[arg(long = "mcp", value_name = "SERVER")]
+    mcp: Vec<String>,
+    /// The agent above it in the tree
+    #[arg(long, value_parser = agent_id)]
+    parent: Option<AgentId>,
+    /// What it is there, in a word
+    #[arg(long)]
+    role: Option<String>,
+    /// Sampling temperature
+    #[arg(long)]
+    temperature: Option<f64>,
+    /// Most tokens of one answer
+    #[arg(long)]
+    max_tokens: Option<u32>,
+    /// Language of its answers, such as en-US
+    #[arg(long)]
+    language: Option<String>,
+    /// Where its tools work
+    #[arg(long)]
+    workdir: Option<String>,
+    /// What becomes of text that a stop cut off: discard, keep
+    #[arg(long)]
+    partial: Option<String>,
+    /// How commands are set apart: none, pid
+    #[arg(long)]
+    isolate: Option<String>,
+    /// Whether a tool's calls wait for a person: auto, ask, deny; again for more
+    #[arg(long = "approval", value_name = "TOOL=POLICY", value_parser = approval)]
+    approvals: Vec<(String, String)>,
+    /// Tokens that its runs may use in a day
+    #[arg(long)]
+    daily_tokens: Option<u64>,
+    /// What its runs may cost in a day, by --price
+    #[arg(long, requires = "price")]
+    daily_cost: Option<f64>,
+    /// What a million tokens cost, in and out
+    #[arg(long, value_name = "IN,OUT", value_parser = price)]
+    price: Option<Price>,
+}
+
+impl CreateArgs {
+    pub(super) fn agent(self) -> NewAgent {
+        let list = |names: Vec<String>| Some(names).filter(|names| !names.is_empty());
+        let approvals: BTreeMap<String, String> = self.approvals.into_iter().collect();
+        NewAgent {
+            prompt: self.prompt,
+            tools: if self.no_tools { Some(Vec::new()) } else { list(self.tools) },
+            mcp: list(self.mcp),
+            parent: self.parent,
+            role: self.role,
+            temperature: self.temperature,
+            max_tokens: self.max_tokens,
+            language: self.language,
+            workdir: self.workdir,
+            partial: self.partial,
+            isolate: self.isolate,
+            approvals: Some(approvals).filter(|approvals| !approvals.is_empty()),
+            daily_tokens: self.daily_tokens,
+            daily_cost: self.daily_cost,
+            price: self.price,
+            ..NewAgent::new(self.id, self.model)
+        }
+    }
+}
+
+fn approval(text: &str) -> Result<(String, String), String> {
+    let (tool, policy) = text.split_once('=').ok_or("write TOOL=POLICY, such as shell=ask")?;
+    Ok((tool.to_owned(), policy.to_owned()))
+}
+
+fn price(text: &str) -> Result<Price, String> {
+    let number = |text: &str| text.trim().parse::<f64>().ok();
+    let both = text.split_once(',').and_then(|(input, output)| Some((number(input)?, number(output)?)));
+    let (input, output) = both.ok_or("write two numbers, such as 3.0,15.0")?;
+    Ok(Price { input, output })
+}
