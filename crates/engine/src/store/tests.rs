@@ -2,6 +2,7 @@
 
 mod archive;
 mod audit;
+mod backup;
 mod history;
 mod journal;
 mod lists;

@@ -2,4 +2,5 @@
 
 mod archive;
 mod audit;
+mod backup;
 mod retention;
