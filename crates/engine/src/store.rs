@@ -34,6 +34,7 @@ mod writer;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use rusqlite::{Connection, InterruptHandle};
 use tokio::sync::mpsc;
@@ -68,6 +69,9 @@ const QUEUE: usize = 1024;
 
 /// Copies that may wait for their turn before callers have to wait for room.
 const COPIES: usize = 16;
+
+/// Between two calls for a copy to end.
+const HURRY: Duration = Duration::from_millis(10);
 
 /// Threads that read.
 const READERS: usize = 2;
@@ -147,8 +151,15 @@ impl Store {
     pub async fn close(self) {
         // A copy that is cut short was nobody's promise; whoever waits for it is told.
         self.0.hurried.cancel();
-        self.0.hurry.interrupt();
-        self.0.copier.close().await;
+        let mut copier = std::pin::pin!(self.0.copier.close());
+        loop {
+            self.0.hurry.interrupt();
+            tokio::select! {
+                () = &mut copier => break,
+                // It reaches only what has begun, and a copy may be about to begin.
+                () = tokio::time::sleep(HURRY) => {}
+            }
+        }
         // Readers first, so that the writer is the last one and can leave a single file behind.
         self.0.readers.close().await;
         self.0.writer.close().await;
