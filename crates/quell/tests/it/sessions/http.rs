@@ -43,7 +43,7 @@ async fn its_configuration_is_shown_with_its_sources_and_without_its_keys() {
     })
     .await;
     let asked = json!({"apiKey": "sk-secret-1", "mcpApiKey": "sk-secret-2", "mcpUrl": "http://127.0.0.1:9/mcp", "maxTokens": 99});
-    house.http.post("/api/sessions", &body(&asked)).await.expect_status(201);
+    let _ = house.http.post("/api/sessions", &body(&asked)).await.expect_status(201);
     let shown = show(&house.http, KEY).await;
     let config = &shown["config"];
     assert_eq!(config["userId"], "u:1");
@@ -72,7 +72,7 @@ async fn a_session_calls_its_own_provider_with_its_own_key_and_settings() {
         "userId": "u", "chatId": "c", "provider": "mine", "apiKey": "sk-mine", "baseUrl": mine.base_url(),
         "model": "small", "instruction": "Be brief.", "language": "ko-KR",
     });
-    house.http.post("/api/sessions", &asked).await.expect_status(201);
+    let _ = house.http.post("/api/sessions", &asked).await.expect_status(201);
     let run = house.send("u:c:mine", "hello").await;
     assert_eq!(house.ended(&run).await["output"], "from mine");
     let seen = mine.seen().pop().unwrap();
@@ -86,7 +86,7 @@ async fn a_session_calls_its_own_provider_with_its_own_key_and_settings() {
     // Another model of the same provider: the session and its history stay.
     mine.script(Behaviour::text("larger"));
     let swap = json!({"userId": "u", "chatId": "c", "provider": "mine", "model": "large"});
-    house.http.post("/api/sessions", &swap).await.expect_status(200);
+    let _ = house.http.post("/api/sessions", &swap).await.expect_status(200);
     let run = house.send("u:c:mine", "again").await;
     house.ended(&run).await;
     let seen = mine.seen().pop().unwrap();
@@ -98,7 +98,7 @@ async fn a_session_calls_its_own_provider_with_its_own_key_and_settings() {
 async fn what_a_session_says_itself_survives_a_restart_with_its_keys() {
     let house = House::open().await;
     let asked = body(&json!({"apiKey": "sk-mine", "instruction": "Be brief."}));
-    house.http.post("/api/sessions", &asked).await.expect_status(201);
+    let _ = house.http.post("/api/sessions", &asked).await.expect_status(201);
     let house = house.reopen().await;
     assert_eq!(show(&house.http, KEY).await["state"], "expired");
     house.model.script(Behaviour::text("done"));
@@ -121,7 +121,7 @@ async fn the_configured_key_does_not_go_to_a_place_that_a_session_names() {
     let elsewhere = ScriptedModel::start().await;
     elsewhere.script(Behaviour::text("thank you"));
     let asked = body(&json!({"baseUrl": elsewhere.base_url()}));
-    house.http.post("/api/sessions", &asked).await.expect_status(201);
+    let _ = house.http.post("/api/sessions", &asked).await.expect_status(201);
     let run = house.send(KEY, "hello").await;
     house.ended(&run).await;
     assert_eq!(elsewhere.seen().pop().unwrap().header("authorization"), None);
@@ -147,10 +147,10 @@ async fn what_no_session_can_be_made_of_is_an_agent_configuration_error(#[case] 
     assert!(detail.contains(says), "{detail}");
     assert_eq!(house.http.get("/api/sessions").await.expect_status(200)["items"], json!([]));
     // One that was there stays as it was.
-    house.http.post("/api/sessions", &body(&json!({}))).await.expect_status(201);
+    let _ = house.http.post("/api/sessions", &body(&json!({}))).await.expect_status(201);
     if extra.get("provider").is_none() {
         let before = show(&house.http, KEY).await;
-        house.http.post("/api/sessions", &body(&extra)).await.expect_status(422);
+        let _ = house.http.post("/api/sessions", &body(&extra)).await.expect_status(422);
         assert_eq!(show(&house.http, KEY).await["config"], before["config"]);
     }
 }
@@ -176,9 +176,9 @@ async fn a_token_that_may_only_look_makes_no_session() {
 #[tokio::test(flavor = "multi_thread")]
 async fn who_made_or_configured_a_session_is_in_the_audit_list() {
     let house = House::open().await;
-    house.http.post("/api/sessions", &body(&json!({}))).await.expect_status(201);
-    house.http.post("/api/sessions", &body(&json!({}))).await.expect_status(200);
-    house.http.post("/api/sessions", &body(&json!({"language": "ko-KR"}))).await.expect_status(200);
+    let _ = house.http.post("/api/sessions", &body(&json!({}))).await.expect_status(201);
+    let _ = house.http.post("/api/sessions", &body(&json!({}))).await.expect_status(200);
+    let _ = house.http.post("/api/sessions", &body(&json!({"language": "ko-KR"}))).await.expect_status(200);
     // The list is written by a task of the engine, behind the answers.
     let details = async {
         loop {

@@ -49,7 +49,10 @@ async fn a_failed_stage_releases_the_earlier_ones_in_reverse_and_everybody_gets_
         ..Around::default()
     };
     let scene = Scene::with(around, |_| {}).await;
-    let open = || scene.house.engine.open_session(&alice(), request("u", "c"));
+    let open = || {
+        let engine = scene.house.engine.clone();
+        async move { engine.open_session(&alice(), request("u", "c")).await }
+    };
     let waiting = async {
         // All of them are waiting before the first stage may begin.
         let around = Arc::clone(&scene.around);
