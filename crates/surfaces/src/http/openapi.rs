@@ -159,7 +159,7 @@ const ROUTES: &[Row] = &[
             (202, "SendAnswer", "accepted"),
             (200, "SendAnswer", "a repeat: its state now; or, for a stop text, a StopAnswer"),
             (409, "Problem", "the idempotency key was used for another message, or the session is busy"),
-            (429, "Problem", "too many wait"),
+            (429, "Problem", "too many wait, or the agent has spent what it may in a day"),
             (503, "Problem", "held, closing, or the database cannot be written"),
         ],
     ),
