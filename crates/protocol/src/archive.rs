@@ -44,6 +44,10 @@ pub enum Kind {
     Turn,
     /// The boundary that a reset left: [`ResetLine`].
     Reset,
+    /// What the session says itself of how it works: [`ConfigLine`].
+    Config,
+    /// A note that is remembered of it: [`NoteLine`].
+    Note,
 }
 
 impl Kind {
@@ -54,6 +58,8 @@ impl Kind {
             "run" => Some(Self::Run),
             "turn" => Some(Self::Turn),
             "reset" => Some(Self::Reset),
+            "config" => Some(Self::Config),
+            "note" => Some(Self::Note),
             _ => None,
         }
     }
@@ -112,6 +118,32 @@ pub struct TurnLine {
 pub struct ResetLine {
     /// [`Kind::Reset`].
     pub kind: Kind,
+    /// RFC 3339.
+    pub at: String,
+}
+
+/// What the session says itself of how it works. Its keys are not in it and are given anew.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ConfigLine {
+    /// [`Kind::Config`].
+    pub kind: Kind,
+    /// A [`SessionRequest`](crate::session::SessionRequest) without its secrets, as it is stored.
+    pub config: Verbatim,
+}
+
+/// A note that is remembered of the session.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NoteLine {
+    /// [`Kind::Note`].
+    pub kind: Kind,
+    /// Its key, once in a session.
+    pub key: String,
+    /// A free word.
+    pub category: String,
+    /// What is remembered.
+    pub text: String,
     /// RFC 3339.
     pub at: String,
 }

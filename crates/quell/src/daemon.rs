@@ -78,7 +78,7 @@ async fn open_doors(
     })?;
     let address = listener.local_addr()?;
     let door = Door::new(engine.clone(), loaded.doors(), Some(metrics));
-    let service = quell_surfaces::router(door).into_make_service_with_connect_info::<SocketAddr>();
+    let doors = quell_surfaces::router(door).into_make_service_with_connect_info::<SocketAddr>();
     let _told = AddressFile::write(data_dir, address).context("the address file cannot be written")?;
     let mut signals = Signals::listen().context("signals cannot be listened for")?;
     announce(address)?;
@@ -87,7 +87,7 @@ async fn open_doors(
         let _ = stream.set_nodelay(true);
     });
     let closing = engine.clone();
-    let server = axum::serve(listener, service).with_graceful_shutdown(async move { closing.closing().await });
+    let server = axum::serve(listener, doors).with_graceful_shutdown(async move { closing.closing().await });
     let mut server = std::pin::pin!(server.into_future());
     tokio::select! {
         ended = &mut server => ended.context("the doors failed")?,

@@ -115,7 +115,8 @@ impl Engine {
     pub(super) fn note_stop(&self, caller: &Caller, (scope, ask): (&StopScope, &StopAsk), stop: &Stop) {
         // A second stop that forces what the first one asked for does something, too.
         let forced = ask.push == Push::Forced;
-        if !stop.did_something() && !(forced && !stop.ending.is_empty()) {
+        let escalated = forced && !stop.ending.is_empty();
+        if !stop.did_something() && !escalated {
             return;
         }
         let deed = match scope {

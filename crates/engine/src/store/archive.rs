@@ -2,15 +2,18 @@
 
 use std::io::{BufWriter, Write};
 
-use quell_protocol::archive::{Head, Kind, ResetLine, RunLine, RunState, SESSION, TurnLine, VERSION, Verbatim};
+use quell_protocol::archive::{
+    ConfigLine, Head, Kind, NoteLine, ResetLine, RunLine, RunState, SESSION, TurnLine, VERSION, Verbatim,
+};
 use quell_protocol::{RunId, SessionKey};
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
 use serde::Serialize;
 
+use super::notes::{insert_note, notes_of};
 use super::runs::{id, insert, run_row};
 use super::sessions::session_row;
 use super::spool::{Draft, Spool};
-use super::{RunRow, Store, StoreError, StoredSession, StoredState};
+use super::{Note, NoteScope, RunRow, Store, StoreError, StoredSession, StoredState};
 
 /// A session as it was read from an archive.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,6 +24,8 @@ pub struct Archive {
     pub runs: Vec<RunRow>,
     /// Its past, the oldest first.
     pub past: Vec<Archived>,
+    /// What is remembered of it, in the order in which it was.
+    pub notes: Vec<Note>,
 }
 
 /// A piece of a session's past, with the run that it belongs to.
@@ -100,11 +105,18 @@ impl<W: Write> Lines<W> {
     fn all(&mut self, db: &Transaction<'_>, key: &SessionKey) -> Result<bool, StoreError> {
         let sql = "SELECT key, agent, created_at, last_used_at, turns, config, secrets FROM sessions WHERE key = ?1";
         let session = db.prepare_cached(sql)?.query_row([key.as_str()], session_row).optional()?;
-        let Some(StoredSession { key, agent, created_at, last_used_at, .. }) = session else { return Ok(false) };
+        let Some(session) = session else { return Ok(false) };
+        let StoredSession { key, agent, created_at, last_used_at, config, .. } = session;
         let quell = SESSION.to_owned();
         self.line(&Head { quell, version: VERSION, key: key.clone(), agent, created_at, last_used_at })?;
+        if let Some(config) = config {
+            self.line(&ConfigLine { kind: Kind::Config, config: Verbatim::of(&config) })?;
+        }
         self.runs(db, &key)?;
         self.past(db, &key)?;
+        for Note { key, category, text, at } in notes_of(db, &NoteScope::Session(key))? {
+            self.line(&NoteLine { kind: Kind::Note, key, category, text, at })?;
+        }
         Ok(true)
     }
 
@@ -176,16 +188,19 @@ fn import(db: &Connection, archive: &Archive, at: &str) -> rusqlite::Result<Impo
             }
         };
     }
+    let scope = NoteScope::Session(archive.session.key.clone());
+    for note in &archive.notes {
+        insert_note(db, &scope, note)?;
+    }
     Ok(Imported::Yes { turns })
 }
 
 fn write_session(db: &Connection, archive: &Archive, at: &str) -> rusqlite::Result<u64> {
     let session = &archive.session;
     let turns = archive.past.iter().rev().take_while(|past| matches!(past, Archived::Turn { .. })).count();
-    // A session without runs gets a place of its own in their order, too.
     db.prepare_cached(
-        "INSERT INTO sessions (key, agent, created_at, last_used_at, use_order, turns, imported_at)
-         VALUES (?1, ?2, ?3, ?4, (SELECT ifnull(max(use_order), 0) + 1 FROM sessions), ?5, ?6)",
+        "INSERT INTO sessions (key, agent, created_at, last_used_at, use_order, turns, imported_at, config)
+         VALUES (?1, ?2, ?3, ?4, (SELECT ifnull(max(use_order), 0) + 1 FROM sessions), ?5, ?6, ?7)",
     )?
     .execute(params![
         session.key.as_str(),
@@ -193,7 +208,8 @@ fn write_session(db: &Connection, archive: &Archive, at: &str) -> rusqlite::Resu
         session.created_at,
         session.last_used_at,
         i64::try_from(turns).unwrap_or(i64::MAX),
-        at
+        at,
+        session.config
     ])?;
     Ok(turns as u64)
 }

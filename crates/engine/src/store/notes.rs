@@ -149,7 +149,6 @@ impl Store {
 }
 
 /// All notes of a scope in the order in which they were remembered: inserted in that order elsewhere, they stand there as here.
-#[cfg_attr(not(test), expect(dead_code, reason = "the export of a session reads its notes with it"))]
 pub(super) fn notes_of(db: &Connection, scope: &NoteScope) -> rusqlite::Result<Vec<Note>> {
     let Some(scope) = number(db, scope)? else { return Ok(Vec::new()) };
     let sql = "SELECT key, category, text, at FROM notes WHERE scope = ?1 ORDER BY id";

@@ -105,7 +105,6 @@ fn zeros(config: &Config) -> impl Iterator<Item = &'static str> {
     all.into_iter().filter_map(|(key, is_zero)| is_zero.then_some(key))
 }
 
-/// Limits that would throw away everything are taken for mistakes.
 /// Of sections that stand for themselves.
 fn section_problems(config: &Config) -> Vec<Problem> {
     let hooks = config.hooks.check().err();
@@ -116,6 +115,7 @@ fn section_problems(config: &Config) -> Vec<Problem> {
     found
 }
 
+/// Limits that would throw away everything are taken for mistakes.
 fn retention_problems(retention: &Retention) -> Vec<Problem> {
     let days = |key, days: Option<u32>| (key, days.map(u64::from), 1, "would throw away everything at once");
     [

@@ -162,11 +162,11 @@ impl House {
 pub(crate) async fn serve(door: Door) -> SocketAddr {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let service = quell_surfaces::router(door).into_make_service_with_connect_info::<SocketAddr>();
+    let doors = quell_surfaces::router(door).into_make_service_with_connect_info::<SocketAddr>();
     // As the daemon does.
     let listener = listener.tap_io(|stream| stream.set_nodelay(true).unwrap());
     #[expect(clippy::disallowed_methods, reason = "the test's own server, which ends with its runtime")]
-    tokio::spawn(async move { axum::serve(listener, service).await.unwrap() });
+    tokio::spawn(async move { axum::serve(listener, doors).await.unwrap() });
     address
 }
 

@@ -46,6 +46,7 @@ fn archive(session: &str, runs: &[&str]) -> Archive {
         },
         runs: runs.iter().map(over).collect(),
         past: runs.iter().map(turn).collect(),
+        notes: Vec::new(),
     }
 }
 

@@ -49,7 +49,7 @@ async fn the_oldest_use_comes_first_and_what_has_open_runs_not_at_all() {
         config: None,
         secrets: None,
     };
-    let archive = Archive { session: old, runs: Vec::new(), past: Vec::new() };
+    let archive = Archive { session: old, runs: Vec::new(), past: Vec::new(), notes: Vec::new() };
     let came = "2026-11-20T05:00:00.000000Z";
     assert_eq!(store.import_session(archive, came.into()).await, Ok(Imported::Yes { turns: 0 }));
     let all = store.idle_sessions(None, 100).await.unwrap();

@@ -69,7 +69,7 @@ async fn an_export_imported_into_an_empty_daemon_is_exported_byte_for_byte_and_g
 
     let second = House::open().await;
     let row = import(&second.http, lines.clone()).await.expect_status(201);
-    assert_eq!((&row["key"], &row["turns"], &row["state"]), (&json!(KEY), &json!(2), &json!("ready")));
+    assert_eq!((&row["key"], &row["turns"], &row["state"]), (&json!(KEY), &json!(2), &json!("expired")));
     assert_eq!(exported(&second.http, KEY).await, lines);
     let receipt = |view: &Value| view["receipt"].clone();
     let path = format!("/api/runs/{stopped}");
@@ -204,6 +204,44 @@ async fn an_import_has_its_own_limit_scope_and_kind_and_an_export_its_reader() {
     assert_problem(&reader.with_token("nobody").get("/api/sessions/s/export").await, 401, "unauthorized");
     let form = house.http.request(Method::POST, "/api/import").header("content-type", "text/plain").body(lines.clone());
     assert_problem(&house.http.send(form).await, 415, "unsupported_media_type");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_configuration_goes_along_without_its_keys_and_so_do_the_notes() {
+    let (first, second) = (House::open().await, House::open().await);
+    let asked = json!({"userId": "u", "chatId": "c", "provider": "scripted", "apiKey": "sk-secret", "instruction": "Be brief."});
+    let made = first.http.post("/api/sessions", &asked).await.expect_status(201);
+    let key = made["key"].as_str().unwrap().to_owned();
+    let note = json!({"text": "The fence is green.", "key": "fence"});
+    first.model.script(Behaviour::tool_call("c1", "remember", &note)).script(Behaviour::text("noted"));
+    let run = first.send(&key, "remember the fence").await;
+    first.ended(&run).await;
+    let lines = exported(&first.http, &key).await;
+    assert!(!lines.contains("sk-secret") && lines.contains("Be brief."), "{lines}");
+    let note = lines.lines().find(|line| line.contains("\"kind\":\"note\"") && line.contains("\"key\":\"fence\""));
+    assert!(note.is_some_and(|line| line.contains("The fence is green.")), "{lines}");
+
+    let _ = import(&second.http, lines.clone()).await.expect_status(201);
+    assert_eq!(exported(&second.http, &key).await, lines);
+    second
+        .model
+        .script(Behaviour::tool_call("c1", "recall", &json!({"query": "fence"})))
+        .script(Behaviour::text("green"));
+    let run = second.send(&key, "which colour?").await;
+    second.ended(&run).await;
+    let seen = second.model.seen().last().map(|request| json!(request.messages()).to_string()).unwrap();
+    assert!(seen.contains("Be brief."), "the session's own instruction: {seen}");
+    assert!(seen.matches("The fence is green.").count() >= 2, "what it recalled, besides what was said: {seen}");
+
+    // A key in the open is refused, and so is the configuration of another session.
+    let _ = second.http.delete(&format!("/api/sessions/{}", escape(&key))).await.expect_status(204);
+    for (bad, why) in
+        [("\"chatId\":\"c\",\"apiKey\":\"k\"", "without its keys"), ("\"chatId\":\"d\"", "that of session")]
+    {
+        let refused = import(&second.http, lines.replacen("\"chatId\":\"c\"", bad, 1)).await.expect_status(400);
+        let detail = refused["detail"].as_str().unwrap();
+        assert!(detail.starts_with("line 2: ") && detail.contains(why), "{detail}");
+    }
 }
 
 fn verb(home: &Home, words: &[&str]) -> Ran {
