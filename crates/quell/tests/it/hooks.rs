@@ -3,6 +3,7 @@
 
 mod commands;
 mod daemon;
+mod embedded;
 mod examples;
 mod receiver;
 mod runs;
