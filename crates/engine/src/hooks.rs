@@ -31,7 +31,7 @@ use tokio::time::Instant;
 use crate::clock::Clock;
 use crate::proc::Wardens;
 use crate::scope::{Cancelled, Point, Scope};
-use crate::store::Store;
+use crate::store::{Store, StoreError};
 pub use config::{BadHook, HookSettings, Targets};
 use config::{Target, shown_url};
 pub use lifecycle::{LifecycleHook, Problem, Stage, StageError, Undo, Veto, begin_stage, undo_stage};
@@ -278,15 +278,19 @@ impl Hooks {
 
     /// As [`Hooks::tell`]; when it returns, the webhooks of the event are in the database, and so survive the daemon.
     ///
+    /// # Errors
+    /// The store's error; nobody was told then.
+    ///
     /// # Cancel safety
     /// Dropped half-way it may not have told anybody; the webhooks are stored or not.
-    pub async fn record(&self, happening: Happening) {
-        let Some(doers) = self.0.doers.get(&happening.event) else { return };
+    pub async fn record(&self, happening: Happening) -> Result<(), StoreError> {
+        let Some(doers) = self.0.doers.get(&happening.event) else { return Ok(()) };
         let errand = self.errand(happening);
         let lanes: Vec<Arc<Lane>> = doers.iter().filter_map(Doer::lane).collect();
         // waits: for the database, in a task of the engine's own; no run waits here.
-        outbox::put(&self.0, &lanes, &errand).await;
+        outbox::try_put(&self.0, &lanes, &errand).await?;
         queue::push(self, Job::recorded(errand));
+        Ok(())
     }
 
     /// As [`Hooks::tell`], and waits until every hook of it is over, but not longer than `limit`; what is not over by then

@@ -15,7 +15,7 @@ use super::config::shown_url;
 use super::webhook::{Answer, Letter, Receiver, post};
 use super::{Errand, Hooks, Inner};
 use crate::clock::Clock;
-use crate::store::{Delivery, StoredDelivery};
+use crate::store::{Delivery, StoreError, StoredDelivery};
 
 /// Webhooks that are kept, to all URLs together.
 const MOST: u32 = 10_000;
@@ -116,13 +116,25 @@ pub(super) async fn start(hooks: &Hooks) {
     }
 }
 
+/// As [`try_put`]; that it failed is a line in the log.
+///
+/// # Cancel safety
+/// As there.
+pub(super) async fn put(hooks: &Inner, lanes: &[Arc<Lane>], errand: &Errand) {
+    // waits: for the database; `Hooks::ask` races it against the scope of a run, all others are tasks of the hooks' own.
+    if let Err(error) = try_put(hooks, lanes, errand).await {
+        let (event, id) = (errand.body.event, &errand.body.id);
+        tracing::warn!(%event, id, %error, "a webhook could not be stored and is not delivered");
+    }
+}
+
 /// Puts an event into the database, for each of these URLs.
 ///
 /// # Cancel safety
 /// Dropped before it is handed to the database it is not put there.
-pub(super) async fn put(hooks: &Inner, lanes: &[Arc<Lane>], errand: &Errand) {
+pub(super) async fn try_put(hooks: &Inner, lanes: &[Arc<Lane>], errand: &Errand) -> Result<(), StoreError> {
     if lanes.is_empty() {
-        return;
+        return Ok(());
     }
     let queued_at = Clock::wall_seconds();
     let delivery = |lane: &Arc<Lane>| Delivery {
@@ -132,16 +144,15 @@ pub(super) async fn put(hooks: &Inner, lanes: &[Arc<Lane>], errand: &Errand) {
         body: errand.json.clone(),
         queued_at,
     };
-    let (event, id) = (errand.body.event, &errand.body.id);
-    // waits: for the database; `Hooks::ask` races it against the scope of a run, all others are tasks of the hooks' own.
-    match hooks.store.keep_deliveries(lanes.iter().map(delivery).collect(), MOST).await {
-        Ok(0) => {}
-        Ok(dropped) => tracing::warn!(dropped, most = MOST, "too many webhooks wait; the oldest are dropped"),
-        Err(error) => return tracing::warn!(%event, id, %error, "a webhook could not be stored and is not delivered"),
+    // waits: for the database, as `put` says.
+    let dropped = hooks.store.keep_deliveries(lanes.iter().map(delivery).collect(), MOST).await?;
+    if dropped > 0 {
+        tracing::warn!(dropped, most = MOST, "too many webhooks wait; the oldest are dropped");
     }
     for lane in lanes {
         lane.wake();
     }
+    Ok(())
 }
 
 /// The task of one URL. It ends with the scope of the hooks.

@@ -73,9 +73,13 @@ struct Bench {
 }
 
 fn bench(script: Scripted) -> Bench {
+    bench_with(script, HookSettings::default())
+}
+
+fn bench_with(script: Scripted, settings: HookSettings) -> Bench {
     let (dir, hook, clock) = (tempfile::tempdir().unwrap(), Arc::new(script), Clock::start());
     let hooks = Hooks::new(HookGround {
-        settings: HookSettings { timeout_ms: 1000, ..HookSettings::default() },
+        settings: HookSettings { timeout_ms: 1000, ..settings },
         lifecycle: vec![Arc::clone(&hook) as Arc<dyn LifecycleHook>],
         wardens: Wardens::new(WardenExe::ThisProcess, StopTimes::default()).unwrap(),
         environment: Vec::new(),
@@ -158,7 +162,7 @@ async fn what_nobody_wants_is_not_asked_and_not_held() {
     assert!(others.iter().all(|event| !bench.hooks.has(*event)));
     assert_eq!(bench.ask(HookEvent::Activate, "s").await, Ok(()));
     bench.tell("s");
-    bench.hooks.record(happening(HookEvent::RunEnd, "s")).await;
+    bench.hooks.record(happening(HookEvent::RunEnd, "s")).await.unwrap();
     bench.hooks.tell_and_wait(happening(HookEvent::Expire, "s"), LONG).await;
     assert!(bench.hook.heard.lock().unwrap().is_empty() && bench.scope.ledger().rows().is_empty());
 }
@@ -240,6 +244,23 @@ async fn the_end_of_a_run_has_the_same_id_however_often_it_is_told() {
     assert_eq!(of(HookEvent::RunEnd).body.id, of(HookEvent::RunEnd).body.id);
     assert_ne!(of(HookEvent::RunStart).body.id, of(HookEvent::RunStart).body.id);
     assert_ne!(of(HookEvent::RunEnd).mark, of(HookEvent::RunEnd).mark);
+}
+
+#[tokio::test]
+async fn what_could_not_be_stored_is_told_to_nobody_and_can_be_told_again() {
+    let settings = HookSettings {
+        on_terminate: "http://127.0.0.1:9/".into(),
+        secret: Some("hush".to_owned().into()),
+        ..HookSettings::default()
+    };
+    let bench = bench_with(Scripted::default(), settings);
+    let ended = happening(HookEvent::Terminate, "s");
+    bench.hooks.record(ended.clone()).await.unwrap();
+    bench.hooks.0.store.clone().close().await;
+    assert_eq!(bench.hooks.record(ended.clone()).await, Err(StoreError::Closed));
+    // Who cannot be told by webhook any more is told all the same.
+    bench.hooks.tell_and_wait(ended, LONG).await;
+    assert_eq!(bench.hook.keys(), ["s", "s"]);
 }
 
 /// A stage whose begin and whose taking back fail as often as it says.

@@ -180,9 +180,9 @@ pub async fn deadline(runs: Runs, cell: Arc<Cell>, at: Moment) {
 }
 
 /// How long an end that cannot be stored is kept in memory and tried again (row A6).
-const KEPT: Duration = Duration::from_secs(3600);
+pub(super) const KEPT: Duration = Duration::from_secs(3600);
 /// Between two tries.
-const AGAIN: Duration = Duration::from_secs(10);
+pub(super) const AGAIN: Duration = Duration::from_secs(10);
 
 /// Stores the end of a run, or its amended receipt, with its turn if the database refused that, and forgets it. While it
 /// refuses, the run stays in memory, so that its receipt can be read, and its journal in the database, so that a later daemon

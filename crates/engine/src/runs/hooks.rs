@@ -2,8 +2,10 @@
 
 use quell_protocol::api::RunView;
 use quell_protocol::hook::{HookEvent, RunFacts, SessionFacts};
+use tokio::time::{Instant, sleep};
 
 use super::Runs;
+use super::finish::{AGAIN, KEPT};
 use crate::cell::Cell;
 use crate::hooks::Happening;
 use crate::scope::Cancelled;
@@ -19,7 +21,8 @@ impl Runs {
         Ok(())
     }
 
-    /// Tells that a run is over that had begun. When this returns, its webhooks are in the database.
+    /// Tells that a run is over that had begun. When this returns, its webhooks are in the database, which is asked again
+    /// for as long as the end itself would be.
     pub(super) async fn tell_end(&self, cell: &Cell) {
         let hooks = &self.workshop().hooks;
         if !hooks.has(HookEvent::RunEnd) {
@@ -27,7 +30,14 @@ impl Runs {
         }
         let view = cell.view();
         if view.started_at.is_some() {
-            hooks.record(happening(HookEvent::RunEnd, view)).await;
+            let (ended, begun) = (happening(HookEvent::RunEnd, view), Instant::now());
+            while let Err(error) = hooks.record(ended.clone()).await {
+                tracing::error!(run = %cell.id(), %error, "the hooks of a run that ended could not be stored");
+                if begun.elapsed() > KEPT {
+                    return hooks.tell(ended);
+                }
+                sleep(AGAIN).await;
+            }
         }
     }
 }
