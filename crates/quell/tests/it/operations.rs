@@ -4,3 +4,5 @@ mod archive;
 mod audit;
 mod backup;
 mod retention;
+
+pub(crate) use audit::entries;

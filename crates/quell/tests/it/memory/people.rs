@@ -7,6 +7,7 @@ use serde_json::json;
 
 use crate::cli::{exe, run};
 use crate::doors::{House, assert_problem};
+use crate::operations::entries;
 
 /// A house in whose session `s` an agent has remembered two things, and one for all its sessions.
 async fn house() -> House {
@@ -55,9 +56,8 @@ async fn notes_are_listed_searched_and_forgotten_over_http() {
     assert_eq!(list["items"].as_array().unwrap().len(), 1);
     assert_eq!(house.http.delete("/api/agents/main/memory/fences").await.status, 204);
     assert_eq!(house.http.get("/api/agents/main/memory").await.expect_status(200)["items"], json!([]));
-    let audit = house.http.get("/api/audit").await.expect_status(200);
-    let told =
-        |at: usize| [&audit["items"][at]["action"], &audit["items"][at]["target"], &audit["items"][at]["detail"]];
+    let audit = entries(&house.http, 0, 2).await;
+    let told = |at: usize| ["action", "target", "detail"].map(|field| &audit[at][field]);
     assert_eq!(told(0), ["forget_note", "note fence/colour", "of session \"s\""]);
     assert_eq!(told(1), ["forget_note", "note fences", "of agent \"main\""]);
 }

@@ -17,7 +17,7 @@ use crate::harness::PATIENCE;
 use crate::ws::Client;
 
 /// Waits until the list holds `n` entries behind `after`; they are written by a task of the engine.
-async fn entries(api: &Api, after: u64, n: usize) -> Vec<Value> {
+pub(crate) async fn entries(api: &Api, after: u64, n: usize) -> Vec<Value> {
     let begun = Instant::now();
     loop {
         let list = api.get(&format!("/api/audit?after={after}")).await.expect_status(200);
