@@ -203,6 +203,39 @@ async fn a_deleted_agent_leaves_no_note_to_another_one_of_its_name() {
     assert_eq!((keys(&store, of_agent("main"), "boat").await.len(), indexed(&store).await), (1, 1));
 }
 
+/// Whether what SQLite itself checks finds nothing, with a connection that may write and with one that may not.
+#[tokio::test]
+async fn the_index_stays_sound_through_everything_that_happens_to_notes() {
+    let (store, home) = fresh();
+    for session in ["s", "t"] {
+        accept(&store, &format!("run of {session}").replace(' ', "-"), session).await;
+    }
+    for n in 0..300 {
+        let (key, text) = (format!("n{}", n % 40), format!("note {n} of the boat, 배 이야기 {}", n % 7));
+        remember(&store, of_session("s"), &key, &text).await;
+        remember(&store, of_session("t"), &key, &text).await;
+        remember(&store, of_agent("main"), &key, &text).await;
+        if n % 3 == 0 {
+            store.forget_note(of_agent("main"), key).await.unwrap();
+        }
+    }
+    store.reset_session(key("s"), "noon".into()).await.unwrap();
+    let _ = store.delete_session(key("t"), vec![run_id("run-of-t")]).await.unwrap();
+    let kept = store.note_page(of_agent("main"), 100, None).await.unwrap().0.len();
+    assert_eq!(indexed(&store).await, i64::try_from(kept).unwrap());
+    assert_eq!(keys(&store, of_agent("main"), "이야기").await.len(), 10);
+    store
+        .write(|db| {
+            db.execute_batch("INSERT INTO note_words (note_words) VALUES ('integrity-check')")?;
+            let found: String = db.query_row("PRAGMA integrity_check", [], |row| row.get(0))?;
+            assert_eq!(found, "ok");
+            Ok(())
+        })
+        .await
+        .unwrap();
+    assert!(super::super::inspect(home.path(), FILE).is_ok(), "read by somebody who may not write");
+}
+
 #[tokio::test]
 async fn a_note_is_forgotten_by_its_key() {
     let (store, _home) = fresh();
