@@ -61,6 +61,9 @@ pub struct NewAgent {
     /// `none` or `pid`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub isolate: Option<String>,
+    /// Seconds without use after which a session of it expires.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle_s: Option<u64>,
     /// Tokens, in and out, that its runs may use in one UTC day.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub daily_tokens: Option<u64>,
@@ -133,6 +136,7 @@ impl NewAgent {
             partial: None,
             approvals: None,
             isolate: None,
+            idle_s: None,
             daily_tokens: None,
             daily_cost: None,
             price: None,

@@ -55,6 +55,9 @@ pub(super) struct CreateArgs {
     /// Whether a tool's calls wait for a person: auto, ask, deny; again for more
     #[arg(long = "approval", value_name = "TOOL=POLICY", value_parser = approval)]
     approvals: Vec<(String, String)>,
+    /// Seconds without use after which a session of it expires
+    #[arg(long)]
+    idle_s: Option<u64>,
     /// Tokens that its runs may use in a day
     #[arg(long)]
     daily_tokens: Option<u64>,
@@ -83,6 +86,7 @@ impl CreateArgs {
             partial: self.partial,
             isolate: self.isolate,
             approvals: Some(approvals).filter(|approvals| !approvals.is_empty()),
+            idle_s: self.idle_s,
             daily_tokens: self.daily_tokens,
             daily_cost: self.daily_cost,
             price: self.price,

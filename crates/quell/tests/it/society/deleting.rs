@@ -7,7 +7,7 @@ use quell_testkit::Behaviour;
 use serde_json::{Value, json};
 
 use super::{endless, ids, make, path, send_to};
-use crate::doors::{House, assert_problem};
+use crate::doors::{House, assert_problem, escape};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_idle_agent_goes_with_all_below_it_and_stays_gone() {
@@ -91,6 +91,33 @@ async fn a_session_whose_agent_is_gone_goes_on_with_the_default_one() {
     assert_eq!(house.ended(&run).await["agent"], "main");
     let asked = house.model.seen()[1].body["messages"].to_string();
     assert!(asked.contains("remember amber") && asked.contains("I am the guest."), "the history stays: {asked}");
+    house.model.assert_histories_valid();
+}
+
+/// The session says itself how it works, and was set up for the agent that is gone.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_was_set_up_for_an_agent_that_is_gone_goes_on_with_the_default_one() {
+    let house = House::open().await;
+    make(&house, "guest", json!({"tools": []})).await;
+    let asked = json!({"userId": "u", "chatId": "c", "provider": "scripted", "agent": "guest", "maxTokens": 77});
+    let made = house.http.post("/api/sessions", &asked).await.expect_status(201);
+    let key = made["key"].as_str().unwrap().to_owned();
+    house.model.script(Behaviour::text("I am the guest."));
+    let run = house.send(&key, "who?").await;
+    assert_eq!(house.ended(&run).await["agent"], "guest");
+    let _ = house.http.delete("/api/agents/guest").await.expect_status(200);
+    let shown = house.http.get(&format!("/api/sessions/{}", escape(&key))).await;
+    assert_eq!(shown.status, 200, "{shown:?}");
+    // Alive, and after a restart.
+    let mut house = house;
+    for text in ["and now?", "and after a restart?"] {
+        house.model.script(Behaviour::text("I am main."));
+        let run = house.send(&key, text).await;
+        let view = house.ended(&run).await;
+        assert_eq!((&view["agent"], &view["verdict"]["kind"]), (&json!("main"), &json!("completed")), "{view:#}");
+        assert_eq!(house.model.seen().last().unwrap().body["max_tokens"], 77, "what it says itself stays");
+        house = house.reopen().await;
+    }
     house.model.assert_histories_valid();
 }
 

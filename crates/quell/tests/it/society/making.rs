@@ -1,6 +1,7 @@
 //! Agents that are made: what they are, that they last, and what is refused.
 
 use futures_util::future::join_all;
+use quell_engine::dispatch::Removal;
 use quell_protocol::AgentId;
 use quell_testkit::Behaviour;
 use rstest::rstest;
@@ -33,6 +34,32 @@ async fn an_agent_made_at_run_time_works_as_a_configured_one_and_is_there_after_
     shown.as_object_mut().unwrap().remove("spend");
     assert_eq!(shown, made);
     check_night_watch(house).await;
+}
+
+/// Every key of `[agents.X]` can be said of an agent that is made, or one of the two was forgotten.
+#[test]
+fn a_body_knows_what_the_configuration_knows() {
+    let configured = serde_json::to_value(quell_engine::agent::AgentConfig::default()).unwrap();
+    let text = json!({"isolate": "pid", "partial": "keep", "thinking": "adaptive"});
+    for (key, default) in configured.as_object().unwrap() {
+        let mut letters = key.split('_');
+        let first = letters.next().unwrap().to_owned();
+        let camel = letters.fold(first, |name, word| name + &word[..1].to_uppercase() + &word[1..]);
+        let value = match key.as_str() {
+            "price" => json!({"input": 1.0, "output": 1.0}),
+            "mcp" => json!([]),
+            "approvals" => json!({}),
+            "parent" | "role" | "language" | "workdir" => json!("x"),
+            key if text[key].is_string() => text[key].clone(),
+            _ if default.is_null() => json!(1),
+            _ => default.clone(),
+        };
+        let mut body = agent("a", &json!({}));
+        body[&camel] = value.clone();
+        let read: quell_protocol::society::NewAgent =
+            serde_json::from_value(body).unwrap_or_else(|error| panic!("{camel}: {error}"));
+        assert!(!serde_json::to_value(read).unwrap()[&camel].is_null(), "{camel} was {value}");
+    }
 }
 
 /// What was said of the agent reaches its model.
@@ -106,6 +133,36 @@ async fn of_twenty_that_are_made_with_one_id_at_once_one_is_made() {
     made.sort_unstable();
     assert_eq!(made, [vec![201], vec![409; 19]].concat());
     assert_eq!(house.reopen().await.http.get("/api/agents/only").await.status, 200);
+}
+
+/// A daemon that dies right behind its answer has kept its word.
+#[tokio::test]
+async fn what_was_answered_survives_a_crash() {
+    use crate::harness::{Claim, Ground, House, agent as id, copy_of, root};
+    let new = |name: &str| quell_protocol::society::NewAgent::new(id(name), "scripted/model".to_owned());
+    let after_the_crash = async |house: &House| {
+        let next = House::on(Ground::Own(copy_of(house.dir.path())), Claim::shared().await, |_| {}).await;
+        let there: Vec<String> = next.engine.agents().iter().map(|row| row.id.to_string()).collect();
+        next.close().await;
+        there
+    };
+    let house = House::shared().await;
+    house.engine.create_agent(&root(), new("first")).await.unwrap();
+    house.engine.create_agent(&root(), new("second")).await.unwrap();
+    assert_eq!(after_the_crash(&house).await, ["first", "main", "second"]);
+    house.engine.delete_agent(&root(), &id("first"), Removal::IfIdle).await.unwrap();
+    assert_eq!(after_the_crash(&house).await, ["main", "second"]);
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_daemon_that_closes_makes_and_deletes_no_agent() {
+    let house = House::open().await;
+    make(&house, "made", json!({})).await;
+    house.engine.shut_down().await;
+    assert_problem(&house.http.post("/api/agents", &agent("new", &json!({}))).await, 503, "shutting_down");
+    assert_problem(&house.http.delete("/api/agents/made").await, 503, "shutting_down");
+    assert_eq!(ids(&house.reopen().await.http).await, ["made", "main", "team/writer"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
