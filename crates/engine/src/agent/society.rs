@@ -202,9 +202,8 @@ impl Society {
     ///
     /// # Errors
     /// [`Unwelcome`]; nothing has changed then.
-    pub fn claim(&self, agent: &Agent) -> Result<(), Unwelcome> {
+    pub fn claim(&self, id: &AgentId, parent: Option<&AgentId>) -> Result<(), Unwelcome> {
         let mut members = self.members();
-        let (id, parent) = (&agent.id, agent.config.parent.as_ref());
         if members.lost.contains_key(id) {
             return Err(Unwelcome::Lost(id.clone()));
         }

@@ -1,7 +1,6 @@
 //! Agents at run time: made, deleted, drawn as a tree, stopped with all below them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use quell_kernel::registry::{StopAsk, StopScope};
 use quell_kernel::spend::{cost, tokens};
@@ -87,28 +86,33 @@ impl Engine {
             return Err(SocietyError::Reserved);
         }
         let config = config_of(&new).map_err(|problem| BadAgent { agent: new.id.clone(), problem })?;
-        let agent = self.society().materials().build(&new.id, config)?;
-        let kept = StoredAgent {
+        let (id, engine, who) = (new.id.clone(), self.clone(), caller.clone());
+        self.in_a_task(async move { engine.take_in(&who, &new.id, config).await }).await?;
+        self.agent(&id).ok_or(SocietyError::Stays(Stays::Unknown(id)))
+    }
+
+    async fn take_in(&self, caller: &Caller, id: &AgentId, config: AgentConfig) -> Result<(), SocietyError> {
+        // Before it is built: a refused one leaves no directory behind.
+        self.society().claim(id, config.parent.as_ref())?;
+        let kept = async {
+            let agent = self.society().materials().build(id, config)?;
+            self.inner().store.create_agent(self.stored(caller, &agent)).await?;
+            Ok::<_, SocietyError>(agent)
+        };
+        let agent = kept.await.inspect_err(|_| self.society().disclaim(id))?;
+        self.inner().runs.take_in(agent);
+        tracing::info!(agent = %id, principal = %caller.principal, "agent created");
+        self.audit(caller, Deed::to(Action::CreateAgent, "agent", id.as_str()));
+        Ok(())
+    }
+
+    fn stored(&self, caller: &Caller, agent: &Agent) -> StoredAgent {
+        StoredAgent {
             id: agent.id.clone(),
             config: serde_json::to_string(&agent.config).unwrap_or_default(),
             created_at: self.inner().clock.rfc3339(self.inner().clock.now()),
             created_by: caller.principal.clone(),
-        };
-        let (id, engine) = (agent.id.clone(), self.clone());
-        self.in_a_task(async move { engine.take_in(agent, kept).await }).await?;
-        tracing::info!(agent = %id, principal = %caller.principal, "agent created");
-        self.audit(caller, Deed::to(Action::CreateAgent, "agent", id.as_str()));
-        self.agent(&id).ok_or(SocietyError::Stays(Stays::Unknown(id)))
-    }
-
-    async fn take_in(&self, agent: Arc<Agent>, kept: StoredAgent) -> Result<(), SocietyError> {
-        self.society().claim(&agent)?;
-        if let Err(error) = self.inner().store.create_agent(kept).await {
-            self.society().disclaim(&agent.id);
-            return Err(error.into());
         }
-        self.inner().runs.take_in(agent);
-        Ok(())
     }
 
     /// Deletes an agent that was made at run time, with all below it. From the step on in which their runs are looked for or
@@ -126,13 +130,16 @@ impl Engine {
         removal: Removal,
     ) -> Result<AgentsDeleted, SocietyError> {
         let (engine, who, root) = (self.clone(), caller.clone(), id.clone());
-        let deleted = self.in_a_task(async move { engine.remove(&who, &root, removal).await }).await?;
+        self.in_a_task(async move { engine.remove(&who, &root, removal).await }).await
+    }
+
+    /// Who leaves while it goes on has done it all the same, and the audit list says so.
+    fn note_removal(&self, caller: &Caller, root: &AgentId, deleted: &AgentsDeleted) {
         let (agents, runs) = (&deleted.deleted, &deleted.run_ids);
-        tracing::info!(agent = %id, principal = %caller.principal, ?agents, ?runs, "agent deleted");
-        let names = |ids: &[AgentId]| ids.iter().map(AgentId::as_str).collect::<Vec<_>>().join(", ");
-        let detail = format!("deleted: {}; runs stopped: {}", names(agents), runs.len());
-        self.audit(caller, Deed::to(Action::DeleteAgent, "agent", id.as_str()).with(detail));
-        Ok(deleted)
+        tracing::info!(agent = %root, principal = %caller.principal, ?agents, ?runs, "agent deleted");
+        let names = agents.iter().map(AgentId::as_str).collect::<Vec<_>>().join(", ");
+        let detail = format!("deleted: {names}; runs stopped: {}", runs.len());
+        self.audit(caller, Deed::to(Action::DeleteAgent, "agent", root.as_str()).with(detail));
     }
 
     async fn remove(&self, caller: &Caller, root: &AgentId, removal: Removal) -> Result<AgentsDeleted, SocietyError> {
@@ -154,7 +161,9 @@ impl Engine {
             return Err(error.into());
         }
         runs.let_go(&going);
-        Ok(AgentsDeleted { deleted: going.into_iter().collect(), run_ids: stop.aborted })
+        let deleted = AgentsDeleted { deleted: going.into_iter().collect(), run_ids: stop.aborted };
+        self.note_removal(caller, root, &deleted);
+        Ok(deleted)
     }
 
     /// Does what must not be left half done by a caller who leaves.

@@ -1,13 +1,19 @@
 //! Agents that are deleted: never under a run, by force only when it is over, with all below them.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use futures_util::future::join_all;
+use quell_engine::dispatch::Removal;
+use quell_kernel::Push;
+use quell_kernel::registry::StopAsk;
+use quell_protocol::{AgentId, StopReason, Surface};
 use quell_testkit::Behaviour;
 use serde_json::{Value, json};
 
 use super::{endless, ids, make, path, send_to};
 use crate::doors::{House, assert_problem, escape};
+use crate::harness::{PATIENCE, root};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_idle_agent_goes_with_all_below_it_and_stays_gone() {
@@ -174,6 +180,28 @@ async fn no_run_slips_in_while_an_agent_is_deleted_by_force() {
         assert_eq!(house.engine.model_requests(), 0, "every model request is closed");
         assert_eq!(ids(&house.http).await, ["main", "team/writer"]);
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deletion_goes_on_and_is_listed_when_its_caller_leaves() {
+    let house = House::open().await;
+    make(&house, "top", json!({})).await;
+    let run = endless(&house, "top", "s").await;
+    let ask = StopAsk { push: Push::Gentle, reason: StopReason::User, surface: Surface::Http };
+    let (id, caller) = (AgentId::parse("top").unwrap(), root());
+    let deletion = house.engine.delete_agent(&caller, &id, Removal::Force(ask));
+    let left = tokio::time::timeout(Duration::ZERO, deletion).await;
+    assert!(left.is_err(), "it has to wait for the run");
+    assert_eq!(house.ended(&run).await["verdict"]["by"]["principal"], "root");
+    let listed = async {
+        while !house.http.get("/api/audit").await.expect_status(200).to_string().contains("delete_agent") {
+            // The list is written behind the deed; nobody but a test waits for it.
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, listed).await.expect("the deletion is listed");
+    assert!(house.engine.agent(&id).is_none());
+    assert_eq!(ids(&house.reopen().await.http).await, ["main", "team/writer"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

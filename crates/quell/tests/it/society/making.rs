@@ -104,6 +104,8 @@ async fn what_makes_no_agent_is_refused_with_its_reason(#[case] wrong: Value, #[
     assert_problem(&answer, status, if status == 409 { "conflict" } else { "invalid_request" });
     assert!(answer.body["detail"].as_str().unwrap().contains(why), "{:#}", answer.body);
     assert_eq!(ids(&house.http).await, ["main", "team/writer"], "nothing came of it");
+    let workdir = &house.engine.config().data_dir.join("work/new");
+    assert!(!workdir.exists(), "nor a directory");
     let house = house.reopen().await;
     assert_eq!(ids(&house.http).await, ["main", "team/writer"]);
 }
