@@ -107,6 +107,20 @@ fn a_dialect_without_thinking_in_tokens_is_not_asked_for_it() {
 }
 
 #[test]
+fn limits_that_would_throw_away_everything_are_taken_for_mistakes() {
+    for (line, place) in [
+        ("max_age_days = 0", "retention.max_age_days"),
+        ("max_sessions = 0", "retention.max_sessions"),
+        ("max_mib = 15", "retention.max_mib"),
+        ("audit_days = 0", "retention.audit_days"),
+    ] {
+        let error = error(&format!("[retention]\n{line}\n"));
+        assert!(error.contains(place) && error.contains("the least is"), "{error}");
+    }
+    parse(Path::new("q.toml"), "[retention]\nmax_age_days = 1\nmax_sessions = 1\nmax_mib = 16\n").unwrap();
+}
+
+#[test]
 fn a_huge_time_does_not_overflow_its_own_check() {
     let error = error(&format!("[stop]\nterm_ms = {}\n", i64::MAX));
     assert!(error.contains("stop.grace_ms"), "{error}");
@@ -122,6 +136,7 @@ fn the_example_is_valid_and_its_plain_values_are_the_defaults() {
     assert_eq!(example.limits, default.limits);
     assert_eq!(example.sessions, default.sessions);
     assert_eq!(example.tools, default.tools);
+    assert_eq!(example.retention, default.retention);
 }
 
 /// Those lines that are commented out are documentation too, and must not rot.
@@ -137,6 +152,7 @@ fn the_example_is_valid_with_its_comments_taken_off() {
     let text: Vec<String> = EXAMPLE.lines().map(bare).collect();
     let config = parse(Path::new("quell.example.toml"), &text.join("\n")).unwrap();
     assert_eq!(config.limits.max_run_tokens, Some(200_000));
+    assert_eq!((config.retention.max_age_days, config.retention.max_sessions), (Some(90), Some(10_000)));
     assert_eq!(config.providers["openai"].api_key_env.as_deref(), Some("OPENAI_API_KEY"));
     assert_eq!(config.agents["thinker"].thinking_tokens, Some(4000));
     assert_eq!(config.providers["local"].headers.len(), 1);
