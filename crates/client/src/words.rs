@@ -188,6 +188,17 @@ mod tests {
     }
 
     #[rstest]
+    #[case(0, "0 B")]
+    #[case(1023, "1023 B")]
+    #[case(1024, "1 KiB")]
+    #[case(1536, "1.5 KiB")]
+    #[case(20 << 20, "20 MiB")]
+    #[case(5 << 40, "5120 GiB")]
+    fn sizes(#[case] bytes: u64, #[case] words: &str) {
+        assert_eq!(size(bytes), words);
+    }
+
+    #[rstest]
     #[case("2026-01-01T00:00:00Z", "just now")]
     #[case("2025-12-31T23:59:48.5Z", "11 s ago")]
     #[case("2025-12-31T23:57:59Z", "2 min ago")]

@@ -200,7 +200,11 @@ async fn read(request: Request) -> Asked {
     let what = format!("{} {}", head.method, head.uri);
     let (cursor, token, surface) = (header("last-event-id"), header("authorization"), header("x-quell-surface"));
     let body = axum::body::to_bytes(body, 1 << 20).await.unwrap();
-    let body = if body.is_empty() { Value::Null } else { serde_json::from_slice(&body).unwrap() };
+    let body = if body.is_empty() {
+        Value::Null
+    } else {
+        serde_json::from_slice(&body).unwrap_or_else(|_| String::from_utf8_lossy(&body).into())
+    };
     Asked { what, cursor, token, surface, body }
 }
 

@@ -1,5 +1,6 @@
 //! The verbs against scripted daemons, from the words of the command line to the exit code.
 
+mod archive;
 mod look;
 mod memory;
 mod send;

@@ -19,7 +19,7 @@ const FIRST: Duration = Duration::from_secs(60);
 /// Between two looks.
 const BEAT: Duration = Duration::from_secs(600);
 /// Sessions that are looked at together.
-const PAGE: usize = 100;
+const PAGE: usize = 500;
 /// Pages that are given back in one transaction: a MiB.
 const STEP: u32 = 256;
 /// Free pages that stay for what comes next.

@@ -39,7 +39,7 @@ impl Store {
                 used_at!(),
                 " AS used FROM sessions
                   WHERE (used, key) > (?1, ?2)
-                    AND NOT EXISTS (SELECT 1 FROM runs WHERE session = key AND state IN ('accepted', 'started'))
+                    AND key NOT IN (SELECT session FROM runs WHERE state IN ('accepted', 'started'))
                   ORDER BY used, key LIMIT ?3"
             );
             let (used, key) = after.as_ref().map_or(("", ""), |idle| (&idle.used_at, idle.key.as_str()));
