@@ -21,9 +21,9 @@ pub(super) async fn export(link: &Link, key: &SessionKey, io: &mut Io) -> Result
     let (mut begun, mut got) = (Vec::new(), 0);
     while let Some(piece) = download.piece().await? {
         got += piece.len() as u64;
+        // Whole lines, since a piece may end within a character. A long one is looked through once.
+        let whole_lines = piece.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| begun.len() + at + 1);
         begun.extend_from_slice(&piece);
-        // Whole lines, since a piece may end within a character.
-        let whole_lines = begun.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
         let lines: Vec<u8> = begun.drain(..whole_lines).collect();
         say(&lines, io)?;
         io.screen.status(Tone::Quiet, &format!("{}{whole}", size(got)))?;

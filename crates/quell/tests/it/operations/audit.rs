@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use quell_engine::proc::{WardenExe, base_environment};
 use quell_kernel::approval::ApprovalPolicy;
 use quell_protocol::AgentId;
 use quell_protocol::audit::Action;
@@ -83,6 +84,28 @@ async fn what_did_nothing_is_not_written_down() {
     let _ = house.http.put("/api/hold", &json!({"reason": "upgrade"})).await.expect_status(200);
     let rows = entries(&house.http, 0, 1).await;
     assert_eq!((told(&rows[0]), &rows[0]["detail"]), (("admin", "http", "hold", ""), &json!("upgrade")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_force_behind_a_stop_is_a_deed_of_its_own() {
+    let house = House::with(|plan| {
+        plan.engine.warden = WardenExe::Path(env!("CARGO_BIN_EXE_quell").into());
+        plan.engine.environment = base_environment(std::env::vars_os());
+        (plan.engine.stop.term, plan.engine.stop.grace) = (PATIENCE, PATIENCE * 2);
+    })
+    .await;
+    let deaf = json!({"command": "trap '' TERM; echo armed; while :; do sleep 1; done"});
+    house.model.script(Behaviour::tool_call("c1", "shell", &deaf));
+    let run = house.send("s", "do not listen").await;
+    house.http.events(&run, 0).await.until("tool.output").await;
+    let path = format!("/api/runs/{run}/stop");
+    let _ = house.http.post(&path, &json!({})).await.expect_status(202);
+    // Again, as gently: that adds nothing.
+    let _ = house.http.post(&path, &json!({})).await.expect_status(202);
+    let _ = house.http.post(&format!("{path}?wait=1"), &json!({"force": true})).await.expect_status(200);
+    let rows = entries(&house.http, 0, 2).await;
+    assert_eq!(rows[0]["detail"], format!("stopped: {run}; reason: user"));
+    assert_eq!(rows[1]["detail"], format!("ending before: {run}; forced; reason: user"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
