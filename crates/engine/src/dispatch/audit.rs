@@ -10,7 +10,8 @@ use quell_kernel::registry::{StopAsk, StopScope};
 use quell_protocol::api::List;
 use quell_protocol::audit::{Action, AuditRow};
 use quell_protocol::{AgentId, RunId};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
+use tokio::time::timeout;
 
 use super::{Caller, Engine, Stop};
 use crate::store::{AuditEntry, Store, StoreError};
@@ -21,6 +22,9 @@ const MOST: usize = 10_000;
 /// Pauses between the tries of a write. Then it goes into the log.
 const AGAIN: [Duration; 4] =
     [Duration::from_millis(100), Duration::from_secs(1), Duration::from_secs(5), Duration::from_secs(20)];
+
+/// How long a reader of the list waits for what was noted before.
+const WAIT: Duration = Duration::from_secs(1);
 
 /// Ids that are written out.
 const NAMED: usize = 10;
@@ -55,11 +59,15 @@ impl Deed {
 pub(super) struct Notes {
     state: Mutex<State>,
     come: Notify,
+    /// How many are in the database, or in the log for good.
+    settled: watch::Sender<u64>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     waiting: VecDeque<AuditEntry>,
+    /// How many were taken in so far.
+    noted: u64,
     closed: bool,
 }
 
@@ -72,12 +80,25 @@ impl Notes {
             return lose(&entry, why);
         }
         state.waiting.push_back(entry);
+        state.noted += 1;
         drop(state);
         self.come.notify_one();
     }
 
     fn take(&self) -> Vec<AuditEntry> {
         self.state().waiting.drain(..).collect()
+    }
+
+    fn settle(&self, entries: usize) {
+        self.settled.send_modify(|settled| *settled += entries as u64);
+    }
+
+    /// Waits until what was noted so far can be read, within reason: the database may refuse for long.
+    async fn written(&self) {
+        let noted = self.state().noted;
+        let mut settled = self.settled.subscribe();
+        // The sender lives in self, so that only the time can run out.
+        let _ = timeout(WAIT, settled.wait_for(|settled| *settled >= noted)).await;
     }
 
     fn close(&self) {
@@ -99,7 +120,8 @@ impl Engine {
         self.inner().notes.add(AuditEntry { at, principal, surface, from, action, target, detail });
     }
 
-    /// The list behind number `after`, the oldest first.
+    /// The list behind number `after`, the oldest first. Who did something and asks then finds it there, unless the database
+    /// refuses.
     ///
     /// # Errors
     /// The store's error.
@@ -107,6 +129,7 @@ impl Engine {
     /// # Cancel safety
     /// Safe: it only reads.
     pub async fn audit_list(&self, after: u64, limit: usize) -> Result<List<AuditRow>, StoreError> {
+        self.inner().notes.written().await;
         let (items, more) = self.inner().store.audit(after, limit).await?;
         let next_cursor = items.last().filter(|_| more).map(|row| row.seq.to_string());
         Ok(List { items, next_cursor })
@@ -156,24 +179,29 @@ pub(super) async fn keep_notes(engine: Engine) {
     loop {
         tokio::select! {
             () = engine.0.closing.cancelled() => break,
-            () = notes.come.notified() => write(&engine, notes.take()).await,
+            () = notes.come.notified() => {
+                let entries = notes.take();
+                write(&engine, &entries).await;
+                notes.settle(entries.len());
+            }
         }
     }
     notes.close();
     let last = notes.take();
-    if let Err(error) = store.append_audit(last.clone()).await {
+    if let Err(error) = append(store, &last).await {
         last.iter().for_each(|entry| lose(entry, &error.to_string()));
     }
+    notes.settle(last.len());
 }
 
 /// Writes entries, as often as it takes within reason. A closing engine waits for no pause.
-async fn write(engine: &Engine, entries: Vec<AuditEntry>) {
+async fn write(engine: &Engine, entries: &[AuditEntry]) {
     if entries.is_empty() {
         return;
     }
     let mut pauses = AGAIN.into_iter();
     loop {
-        let Err(error) = append(&engine.0.store, &entries).await else { return };
+        let Err(error) = append(&engine.0.store, entries).await else { return };
         let Some(pause) = pauses.next().filter(|_| !engine.0.closing.is_cancelled()) else {
             return entries.iter().for_each(|entry| lose(entry, &error.to_string()));
         };
