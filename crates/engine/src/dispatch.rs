@@ -230,6 +230,18 @@ impl Engine {
         self.0.sessions.sweep();
     }
 
+    /// Callers that wait for a session which somebody else makes or cleans up.
+    #[must_use]
+    pub fn awaiting_sessions(&self) -> usize {
+        self.0.sessions.awaited()
+    }
+
+    /// Steps of sessions' clean-ups that failed and will be tried again.
+    #[must_use]
+    pub fn unclean_sessions(&self) -> usize {
+        self.0.sessions.unclean()
+    }
+
     /// Sessions that live.
     #[must_use]
     pub fn live_sessions(&self) -> usize {

@@ -6,6 +6,7 @@ use quell_protocol::api::{
 };
 use quell_protocol::approval::{ApprovalAnswer, ApprovalRow, Decision};
 use quell_protocol::background::{ProcessRow, ProcessView};
+use quell_protocol::session::SessionView;
 use quell_protocol::{Receipt, RunId, SessionKey, Verdict};
 use reqwest::Method;
 use serde::de::DeserializeOwned;
@@ -314,7 +315,7 @@ impl Link {
     ///
     /// # Cancel safety
     /// Dropping it forgets the answer; nothing changes in the daemon.
-    pub async fn session(&self, session: &SessionKey) -> Result<SessionRow, LinkError> {
+    pub async fn session(&self, session: &SessionKey) -> Result<SessionView, LinkError> {
         self.get(&["api", "sessions", session.as_str()]).await
     }
 

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use jiff::Timestamp;
 use quell_protocol::SessionKey;
 use quell_protocol::api::{HistoryMessage, SessionRow};
+use quell_protocol::session::{SessionView, Setting, SettingSource};
 use serde_json::json;
 
 use super::table::{Cell, lay_out, painted, verdict_cell};
@@ -123,12 +124,13 @@ fn row(session: &SessionRow, now: Timestamp) -> [Cell; 5] {
 }
 
 async fn show(link: &Link, key: &SessionKey, format: Format, io: &mut Io) -> Result<(), VerbError> {
-    let session = link.session(key).await?;
+    let view = link.session(key).await?;
     let history = link.history(key).await?;
     if format == Format::Json {
-        io.screen.json(&json!({"session": session, "history": history}))?;
+        io.screen.json(&json!({"session": view, "history": history}))?;
         return Ok(());
     }
+    let session = &view.row;
     let now = Timestamp::now();
     let turns = count(session.turns, "turn", "turns");
     let used = ago(&session.last_used_at, now);
@@ -138,10 +140,44 @@ async fn show(link: &Link, key: &SessionKey, format: Format, io: &mut Io) -> Res
     for run in &session.active_runs {
         io.screen.line(&format!("active: run {run} · stop it with `quell stop {run}`"))?;
     }
+    for line in settings(&view) {
+        let line = io.screen.out().paint(Tone::Quiet, &line);
+        io.screen.line(&line)?;
+    }
     for message in &history {
         say(message, now, io)?;
     }
     Ok(())
+}
+
+/// What its next run works with, and who says so where it is not the agent.
+fn settings(view: &SessionView) -> Vec<String> {
+    let problem = view.config_problem.iter().map(|problem| format!("its next run would fail: {problem}"));
+    let Some(config) = &view.config else { return problem.collect() };
+    let mut parts = vec![said("model", &config.model), format!("agent {}", config.agent)];
+    parts.extend(config.temperature.as_ref().map(|setting| said("temperature", setting)));
+    parts.extend(config.max_tokens.as_ref().map(|setting| said("max tokens", setting)));
+    parts.extend(config.language.as_ref().map(|setting| said("language", setting)));
+    parts.extend(config.base_url.as_ref().map(|place| format!("at {place}")));
+    parts.extend(config.api_key.as_ref().map(|key| format!("API key {key}")));
+    parts.extend(config.mcp_url.as_ref().map(|place| format!("MCP endpoint {place}")));
+    parts.extend(config.mcp_api_key.as_ref().map(|key| format!("MCP key {key}")));
+    if let Some(Setting { value, from: SettingSource::Session }) = &config.mcp_servers {
+        parts.push(format!("MCP servers {}", value.join(", ")));
+    }
+    let life = format!("expires after {} s without use", config.idle_s);
+    let prompt = Some(&config.instruction).filter(|setting| setting.from == SettingSource::Session);
+    let prompt = prompt.map(|setting| format!("instruction: {}", one_line(&setting.value, 100)));
+    problem.chain([one_line(&parts.join(" · "), 400), life]).chain(prompt).collect()
+}
+
+fn said<T: std::fmt::Display>(what: &str, setting: &Setting<T>) -> String {
+    let from = match setting.from {
+        SettingSource::Session => " (its own)",
+        SettingSource::Default => " (default)",
+        SettingSource::Agent => "",
+    };
+    format!("{what} {}{from}", setting.value)
 }
 
 fn say(message: &HistoryMessage, now: Timestamp, io: &mut Io) -> Result<(), VerbError> {

@@ -34,6 +34,12 @@ impl Sessions {
         Standing { state, used: life.and_then(|life| life.used()).map(|used| clock.rfc3339(used)) }
     }
 
+    /// How many callers wait for a session that somebody else makes or cleans up.
+    #[must_use]
+    pub fn awaited(&self) -> usize {
+        self.book().waits.values().map(tokio::sync::watch::Sender::receiver_count).sum()
+    }
+
     /// What the next run of a stored session works with.
     ///
     /// # Errors

@@ -416,7 +416,16 @@ async fn background_processes_are_shown_and_ended_over_http() {
     let row = http.get(base).await.expect_status(200)["items"][0].clone();
     assert_eq!((&row["state"], &row["sessionKey"]), (&json!("running"), &json!("s/1")));
     let one = format!("{base}/{}", row["id"].as_str().unwrap());
-    let shown = http.get(&one).await.expect_status(200);
+    // What it prints is read by a task of the daemon, which may come after the processes that it starts are seen.
+    let printed = async {
+        loop {
+            let shown = http.get(&one).await.expect_status(200);
+            if shown["next"] != json!(0) {
+                return shown;
+            }
+        }
+    };
+    let shown = tokio::time::timeout(PATIENCE, printed).await.expect("it prints");
     assert_eq!((&shown["output"], &shown["next"]), (&json!("serving\n"), &json!(8)));
     assert_eq!(http.get(&format!("{one}?after=8")).await.expect_status(200)["output"], "");
     assert_eq!(http.get(&format!("{base}/p99")).await.code(), Some("not_found"));

@@ -36,6 +36,8 @@ pub(super) async fn metrics(State(door): State<Door>, _visitor: Visitor) -> Resu
     gauge!("quell_background_processes").set(as_f64(engine.living_processes()));
     gauge!("quell_model_requests").set(as_f64(engine.model_requests()));
     gauge!("quell_sessions_live").set(as_f64(engine.live_sessions()));
+    gauge!("quell_sessions_awaited").set(as_f64(engine.awaiting_sessions()));
+    gauge!("quell_sessions_unclean").set(as_f64(engine.unclean_sessions()));
     gauge!("quell_streams").set(as_f64(door.stream_count()));
     gauge!("quell_held").set(if engine.is_held() { 1.0 } else { 0.0 });
     Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], handle.render()).into_response())

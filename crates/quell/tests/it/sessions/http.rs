@@ -128,7 +128,7 @@ async fn the_configured_key_does_not_go_to_a_place_that_a_session_names() {
 }
 
 #[rstest]
-#[case::model(json!({"provider": "nobody", "model": "m"}), "is not configured")]
+#[case::model(json!({"provider": "nobody", "model": "m"}), "no provider serves the model")]
 #[case::no_model(json!({"provider": "openai", "apiKey": "k"}), "give `model`")]
 #[case::agent(json!({"agent": "nobody"}), "no agent")]
 #[case::server(json!({"mcpServers": ["nobody"]}), "[mcp.nobody]")]

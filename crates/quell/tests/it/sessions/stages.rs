@@ -27,7 +27,12 @@ async fn a_thousand_callers_at_once_make_one_session() {
         })
         .collect();
     let (opened, ()) = tokio::join!(join_all(callers), async {
-        // The maker is let through when it is there; whoever came with it waits by then.
+        let engine = scene.house.engine.clone();
+        leaks::settled(PATIENCE, move || match engine.awaiting_sessions() {
+            999 => Ok(()),
+            waiting => Err(format!("{waiting} wait")),
+        })
+        .await;
         gate.add_permits(1);
     });
     let created = opened.iter().filter(|opened| matches!(opened, Ok((_, Got::Created)))).count();
@@ -54,11 +59,11 @@ async fn a_failed_stage_releases_the_earlier_ones_in_reverse_and_everybody_gets_
         async move { engine.open_session(&alice(), request("u", "c")).await }
     };
     let waiting = async {
-        // All of them are waiting before the first stage may begin.
-        let around = Arc::clone(&scene.around);
-        leaks::settled(PATIENCE, move || {
-            let asked = around.heard_of("u:c:scripted").len();
-            if asked == 1 { Ok(()) } else { Err("nobody makes it".to_owned()) }
+        // All the others wait for the maker before its first stage may begin.
+        let engine = scene.house.engine.clone();
+        leaks::settled(PATIENCE, move || match engine.awaiting_sessions() {
+            19 => Ok(()),
+            waiting => Err(format!("{waiting} wait")),
         })
         .await;
         gate.add_permits(1000);
