@@ -53,7 +53,7 @@ pub struct Agent {
     /// Its model.
     pub model: Model,
     /// The tools of its own that it is offered; those by which it reaches other agents name who exists when a run starts.
-    pub tools: Vec<ToolSpec>,
+    pub tools: Arc<[ToolSpec]>,
     /// Its system prompt.
     pub system: String,
     /// Where its tools work.

@@ -3,6 +3,8 @@
 //!
 //! The users here take the lock, ask the book, wait and clean up in the order in which the engine does; only their work is none.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 

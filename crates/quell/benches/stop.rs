@@ -17,6 +17,8 @@ mod processes;
 mod recovery;
 #[path = "stop/report.rs"]
 mod report;
+#[path = "stop/sessions.rs"]
+mod sessions;
 #[path = "stop/single.rs"]
 mod single;
 #[path = "stop/start.rs"]
@@ -77,6 +79,9 @@ fn main() {
         }
         if wanted("recovery") {
             recovery::measure(&mut report).await;
+        }
+        if wanted("sessions") {
+            sessions::measure(&mut report).await;
         }
         if wanted("memory") {
             many::memory(&mut report, 1000).await;

@@ -86,7 +86,7 @@ impl Body {
         }
         let config = own.over(&base.config)?;
         let model = self.models.client(&config.model, materials)?;
-        let agent = materials.build_with(&base.id, config, model).map_err(|bad| bad.problem)?;
+        let agent = materials.build_over(base, config, model).map_err(|bad| bad.problem)?;
         let mut instances = self.instances();
         // One that was made of an agent that has been replaced since is of no use any more.
         instances.retain(|other| other.base.id != base.id);

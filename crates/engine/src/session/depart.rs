@@ -90,6 +90,7 @@ impl Rest {
 impl Sessions {
     /// Takes out the sessions that have been idle for too long, begins their clean-up, and tries again what failed before.
     pub fn sweep(&self) {
+        let begun = Instant::now();
         let again = {
             let now = self.0.runs.clock().now();
             let mut book = self.book();
@@ -108,6 +109,7 @@ impl Sessions {
             book.news.retain(|_, news| now.since(news.since) <= NEWS_KEPT);
             std::mem::take(&mut book.remains)
         };
+        metrics::histogram!("quell_session_sweep_seconds").record(begun.elapsed());
         if !again.is_empty() {
             let sessions = self.clone();
             self.0.runs.spawn(async move {

@@ -8,7 +8,7 @@ use quell_protocol::AgentId;
 
 use super::super::remember::memory_specs;
 use super::super::{Agent, AgentConfig, NO_THINKING, check_tools};
-use crate::llm::{Model, Models};
+use crate::llm::{Model, Models, ToolSpec};
 use crate::tools::Toolbox;
 
 /// What agents are built from.
@@ -51,6 +51,32 @@ impl Materials {
     /// # Errors
     /// [`BadAgent`] says what is wrong with the configuration.
     pub fn build_with(&self, id: &AgentId, config: AgentConfig, model: Model) -> Result<Arc<Agent>, BadAgent> {
+        let tools = self.tools_of(&config);
+        self.assemble(id, config, model, tools)
+    }
+
+    /// Builds an agent as it is with another configuration and another model. The descriptions of its tools are shared.
+    ///
+    /// # Errors
+    /// [`BadAgent`] says what is wrong with the configuration.
+    pub fn build_over(&self, base: &Agent, config: AgentConfig, model: Model) -> Result<Arc<Agent>, BadAgent> {
+        let same = config.tools == base.config.tools;
+        let tools = if same { Arc::clone(&base.tools) } else { self.tools_of(&config) };
+        self.assemble(&base.id, config, model, tools)
+    }
+
+    fn tools_of(&self, config: &AgentConfig) -> Arc<[ToolSpec]> {
+        let own = self.toolbox.specs(&config.tools);
+        own.into_iter().chain(memory_specs(&config.tools)).collect()
+    }
+
+    fn assemble(
+        &self,
+        id: &AgentId,
+        config: AgentConfig,
+        model: Model,
+        tools: Arc<[ToolSpec]>,
+    ) -> Result<Arc<Agent>, BadAgent> {
         let wrong = |problem: String| BadAgent { agent: id.clone(), problem };
         check_tools(&config.tools, self.servers.iter()).map_err(|error| wrong(error.to_string()))?;
         let named: Vec<String> = config.approvals.keys().cloned().collect();
@@ -76,8 +102,6 @@ impl Materials {
         if let Some(language) = &config.language {
             system.push_str(&format!("\n\nAnswer in the language {language} unless asked for another."));
         }
-        let mut tools = self.toolbox.specs(&config.tools);
-        tools.extend(memory_specs(&config.tools));
         Ok(Arc::new(Agent { id: id.clone(), tools, config, model, system, workdir }))
     }
 }
