@@ -1,7 +1,23 @@
 //! The life of a run: queued, running, ending, ended.
 //!
 //! The first verdict wins; push only rises; debts only shrink; the end is announced exactly once, when nothing is owed or at
-//! the hard limit with the open debts named. The table is in ARCHITECTURE.md; every arm below is one of its rows.
+//! the hard limit with the open debts named. Every arm below is a row of this table; there is no catch-all.
+//!
+//! | state | input | next | effects |
+//! |---|---|---|---|
+//! | Queued | start | Running | spawn |
+//! | Queued | abort | Ended (aborted) | announce ending, announce ended |
+//! | Running | abort gentle | Ending (seal, record, release owed) | cancel, arm grace, announce ending |
+//! | Running | abort forced | Ending (record, release owed) | cancel, kill, announce ending, seal, arm hard limit |
+//! | Running | work returned | Ending (record, release owed) | announce ending, seal, cancel, arm grace |
+//! | Ending | work returned, seal owed | seal paid | seal |
+//! | Ending, gentle | abort forced | push forced | kill, seal if owed, arm hard limit |
+//! | Ending, gentle | grace passed | push forced | kill unless nothing is held, seal if owed, arm hard limit |
+//! | Ending | released | release paid; Ended if nothing is owed | seal if owed, announce ended if so |
+//! | Ending, sealed | recorded / record failed | record paid / lost; Ended if nothing is owed | announce ended if so |
+//! | Ending, forced | hard limit passed | Ended (open debts) | announce ended, debts named |
+//! | Ended | released or recorded | that debt paid late | amend the receipt |
+//! | any | anything else | unchanged | none |
 
 use quell_protocol::Verdict;
 

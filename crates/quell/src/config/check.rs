@@ -37,6 +37,13 @@ pub(super) fn problems(config: &Config) -> Vec<Problem> {
     if stop.hard_ms == 0 {
         wrong("stop.hard_ms", "0 would give up at once; the default is 5000".to_owned());
     }
+    for (key, seconds) in
+        [("sessions.sweep_s", config.sessions.sweep_s), ("sessions.cleanup_s", config.sessions.cleanup_s)]
+    {
+        if seconds == 0 {
+            wrong(key, "0 leaves no time; the least is 1".to_owned());
+        }
+    }
     for key in zeros(config) {
         wrong(key, "0 would let nothing through; leave the key out for the default".to_owned());
     }
