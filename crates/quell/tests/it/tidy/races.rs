@@ -27,7 +27,7 @@ pub(super) fn named_proofs(source: &Source) -> Vec<Finding> {
     found
 }
 
-/// A file below `crates/`, or a test as `it::a::b`, `quell-engine: a::b`, `quell-engine/proc: a::b`.
+/// A file below `crates/`, or a test as `it::a::b`, `quell-engine: a::b`, `quell-engine/proc: a::b`, `quell-kernel/sessions: b`.
 fn is_proof(name: &str) -> bool {
     name.starts_with("it::") || name.starts_with("quell-") || name.starts_with("crates/")
 }
@@ -43,9 +43,12 @@ fn is_there(name: &str) -> bool {
             None => (format!("crates/{}/src", place.trim_start_matches("quell-")), path),
         },
     };
-    let (modules, test) = path.rsplit_once("::").unwrap_or_default();
+    let (modules, test) = path.rsplit_once("::").unwrap_or(("", path));
     let files = [modules, modules.strip_suffix("::tests").unwrap_or(modules)];
-    files.iter().any(|file| has_test(&root().join(&dir).join(file.replace("::", "/")).with_extension("rs"), test))
+    let file = |modules: &str| {
+        modules.split("::").filter(|module| !module.is_empty()).fold(root().join(&dir), |at, it| at.join(it))
+    };
+    files.iter().any(|modules| has_test(&file(modules).with_extension("rs"), test))
 }
 
 fn has_test(file: &Path, test: &str) -> bool {
