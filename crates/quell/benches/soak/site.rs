@@ -90,8 +90,8 @@ pub(crate) async fn settled<F: Future<Output = Result<(), String>>>(
 
 /// Two providers over one server, and for each dialect the same agents.
 fn config(base_url: &str) -> String {
-    // Sessions leave the memory now and then, so that histories are read again, too, and none may stay at the end.
-    let mut text = "[limits]\nin_flight_runs = 64\n[sessions]\nidle_s = 2\n".to_owned();
+    // Sessions expire all the time, so that they are cleaned up and revived under stops, too, and none may stay at the end.
+    let mut text = "[limits]\nin_flight_runs = 64\n[sessions]\nidle_s = 2\nsweep_s = 1\n".to_owned();
     for dialect in Dialect::ALL {
         let kind = dialect.kind();
         text += &format!("[providers.{kind}]\nkind = \"{kind}\"\nbase_url = \"{base_url}\"\n");
