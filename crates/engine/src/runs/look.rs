@@ -35,6 +35,12 @@ impl Runs {
         state.registry.of_session(key).filter_map(|entry| state.cells.get(&entry.run.id).cloned()).collect()
     }
 
+    /// True while a run of this session is not over.
+    #[must_use]
+    pub fn has_of_session(&self, key: &SessionKey) -> bool {
+        self.lock().registry.of_session(key).next().is_some()
+    }
+
     /// Runs of a session that are over, and that the database may not know as such yet.
     #[must_use]
     pub fn over_of_session(&self, key: &SessionKey) -> Vec<RunId> {

@@ -97,7 +97,8 @@ impl Sessions {
             let at_work = self.at_work();
             let book = &mut *book;
             let need = |key: &SessionKey, body: &Arc<Body>| {
-                if at_work.contains(key) { Need::Kept } else { self.need_besides_runs(body, book.desks.get(key)) }
+                let kept = at_work.contains(key) || book.desks.get(key).is_some_and(|desk| desk.expected > 0);
+                if kept { Need::Kept } else { Need::Unneeded { idle: body.idle() } }
             };
             for departure in book.lives.sweep(now, need) {
                 book.desks.remove(&departure.key);
@@ -149,9 +150,9 @@ impl Sessions {
         }
         let all_left = async {
             // Level, not edge: looked at again at each departure.
-            let mut left = self.0.left.subscribe();
+            let mut stirred = self.0.stirred.subscribe();
             // waits: for the daemon at its end, until the deadline.
-            let _ = left.wait_for(|_| !self.book().lives.is_leaving()).await;
+            let _ = stirred.wait_for(|_| !self.book().lives.is_leaving()).await;
         };
         // waits: as above.
         let in_time = timeout_at(deadline, all_left).await.is_ok();
@@ -160,19 +161,25 @@ impl Sessions {
         unclean
     }
 
-    /// Ends one session: it leaves at once unless something is at work in it. Returns when it is cleaned up.
+    /// Ends one session in which nothing is at work. Returns when it is cleaned up, or when a new run has come to it: that one
+    /// is to be stopped first.
     pub(crate) async fn end(&self, key: &SessionKey) {
-        {
-            let mut book = self.book();
-            if book.desks.get(key).is_some_and(|desk| desk.working) {
-                return;
-            }
-            let Some(departure) = book.lives.take(key) else { return };
+        let mut stirred = self.0.stirred.subscribe();
+        // waits: for an actor that has nothing to do any more, and then for a clean-up whose steps have limits; no run waits here.
+        let _ = stirred.wait_for(|_| self.is_ended(key)).await;
+    }
+
+    /// Takes a session out whose actor sleeps; true when nothing of it is there, or a run has come to it.
+    fn is_ended(&self, key: &SessionKey) -> bool {
+        let mut book = self.book();
+        if book.desks.get(key).is_some_and(|desk| desk.working) {
+            // Its actor has seen its last run to the end and has not gone to sleep yet.
+            return self.0.runs.has_of_session(key);
+        }
+        if let Some(departure) = book.lives.take(key) {
             self.see_off(departure, Why::Ended);
         }
-        let mut left = self.0.left.subscribe();
-        // waits: each step of the clean-up has its limit; no run waits here.
-        let _ = left.wait_for(|_| !self.book().lives.is_leaving_key(key)).await;
+        !book.lives.is_leaving_key(key)
     }
 
     /// Steps of clean-ups that failed and will be tried again.
@@ -195,7 +202,7 @@ impl Sessions {
         at_work
     }
 
-    /// Whether a session may have expired, as far as its desk knows.
+    /// Whether a session may have expired to which a run has come, which keeps it from now on.
     pub(super) fn need_besides_runs(&self, body: &Body, desk: Option<&Desk>) -> Need {
         let background = &self.0.runs.workshop().background;
         let others = desk.is_some_and(|desk| desk.expected > 0) || background.has_of_session(body.key());
@@ -257,7 +264,7 @@ async fn clean_up(sessions: Sessions, mut departure: Departure<Arc<Body>>, why: 
     book.lives.left(&key);
     book.tell(&key, None);
     drop(book);
-    sessions.0.left.send_modify(|departures| *departures += 1);
+    sessions.0.stirred.send_modify(|times| *times += 1);
 }
 
 impl Sessions {

@@ -134,6 +134,30 @@ async fn a_deleted_session_is_cleaned_up_before_the_answer() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_of_a_session_lives_on_that_is_deleted_under_its_run() {
+    let scene = Scene::open().await;
+    let mut asked = request("u", "c");
+    asked.instruction = Some("Speak like a pirate.".to_owned());
+    let session = "u:c:scripted";
+    for round in 0..20 {
+        scene.house.engine.open_session(&alice(), asked.clone()).await.unwrap();
+        let marker = format!("hang-{round}");
+        scene.house.script(&marker, [Behaviour::silent_mid_stream("begun")]);
+        let run = scene.house.send(message(session, &format!("marker:{marker}"))).await;
+        scene.house.text_came(&run).await;
+        let ask = crate::harness::ask(quell_kernel::Push::Gentle);
+        assert!(scene.house.engine.delete_session(&alice(), &key(session), &ask).await.unwrap());
+        assert_eq!(scene.around.alive(), 0, "the session lives on after its deletion");
+        // One of the same name that a message makes knows nothing of it.
+        scene.house.ask(session, "who are you").await;
+        assert!(!flat(&scene.house.last_messages()).contains("pirate"));
+        assert!(scene.house.engine.delete_session(&alice(), &key(session), &ask).await.unwrap());
+        assert_eq!(scene.around.alive(), 0);
+    }
+    scene.house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_shutdown_cleans_every_session_up() {
     let scene = Scene::open().await;
     for number in 0..50 {

@@ -73,6 +73,7 @@ async fn a_failed_stage_releases_the_earlier_ones_in_reverse_and_everybody_gets_
         opened.iter().filter_map(|opened| opened.as_ref().err().map(ToString::to_string)).collect();
     assert!(errors.iter().all(|error| error.contains("\"d\" failed: out of order")), "{errors:?}");
     assert_eq!(errors.len(), 20, "some waiter got something else: {opened:?}");
+    scene.alive(0).await;
     assert_eq!(
         scene.around.noted()[..6],
         ["begin a", "begin b", "begin c", "undo c", "undo b", "undo a"].map(str::to_owned)
