@@ -37,6 +37,7 @@ async fn a_simulated_day_leaves_what_the_rules_say() {
     // The model: when each was used last, while it lives.
     let mut lives: HashMap<usize, Duration> = HashMap::new();
     let (mut now, mut created, mut revived, mut expired, mut most) = (Duration::ZERO, 0, 0, 0, 0);
+    let (before, mut largest) = (resident_kib(), 0);
     for beat in 0..SWEEPS {
         let used = used_in(beat);
         let opened = join_all(used.iter().map(|session| {
@@ -48,6 +49,7 @@ async fn a_simulated_day_leaves_what_the_rules_say() {
         revived += used.iter().filter(|session| !lives.contains_key(*session)).count();
         lives.extend(used.into_iter().map(|session| (session, now)));
         most = most.max(lives.len());
+        largest = largest.max(resident_kib());
         scene.pass(SWEEP);
         now += SWEEP;
         // A little real time goes by, too, so that exactly the limit is over it.
@@ -57,6 +59,8 @@ async fn a_simulated_day_leaves_what_the_rules_say() {
         assert_eq!(engine.live_sessions(), lives.len(), "after {now:?}");
     }
     println!("{created} created, {} revived, {expired} expired, at most {most} at once", revived - created);
+    // The whole process with its test: `cargo xtask bench sessions` measures what one session costs.
+    println!("resident: {before} KiB before, {largest} at the most, {} at the end", resident_kib());
     assert_eq!(created, SESSIONS);
     assert!(revived > created && expired == revived - lives.len());
     scene.alive(lives.len()).await;
@@ -67,4 +71,10 @@ async fn a_simulated_day_leaves_what_the_rules_say() {
     let mcp = engine.clone();
     leaks::settled(PATIENCE, move || if mcp.mcp().alive() == 0 { Ok(()) } else { Err("MCP".to_owned()) }).await;
     scene.house.close().await;
+}
+
+fn resident_kib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches("kB").trim().parse().unwrap()
 }
