@@ -179,12 +179,14 @@ impl Sessions {
     pub fn poke(&self, key: &SessionKey) {
         let now = self.0.runs.clock().now();
         let mut book = self.book();
-        let desk = book.desks.entry(key.clone()).or_insert_with(|| Desk::new(now));
+        let Book { lives, desks, .. } = &mut *book;
+        let desk = desks.entry(key.clone()).or_insert_with(|| Desk::new(now));
         desk.used = now;
         if desk.working {
             desk.poked.notify_one();
             return;
         }
+        lives.work_comes(key, now, |body| self.need_besides_runs(body, Some(desk)));
         desk.working = true;
         drop(book);
         self.0.runs.spawn(act(self.clone(), key.clone()));

@@ -202,10 +202,10 @@ impl Sessions {
         at_work
     }
 
-    /// Whether a session may have expired to which a run has come, which keeps it from now on.
+    /// Whether a session may have expired, as far as its desk knows: while its actor is at work it is in use.
     pub(super) fn need_besides_runs(&self, body: &Body, desk: Option<&Desk>) -> Need {
         let background = &self.0.runs.workshop().background;
-        let others = desk.is_some_and(|desk| desk.expected > 0) || background.has_of_session(body.key());
+        let others = desk.is_some_and(Desk::is_needed) || background.has_of_session(body.key());
         if others { Need::Kept } else { Need::Unneeded { idle: body.idle() } }
     }
 

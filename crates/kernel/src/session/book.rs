@@ -104,10 +104,7 @@ impl<B: Clone> Book<B> {
             return Enter::Make(self.insert(key));
         };
         let Some(body) = entry.body.as_ref().filter(|_| entry.maker.is_none()) else { return Enter::Wait };
-        if let Need::Unneeded { idle } = need(body) {
-            entry.life = entry.life.step(LifeInput::Unneeded { idle }, now).0;
-        }
-        if entry.life == Life::Expired {
+        if has_expired(&mut entry.life, need(body), now) {
             return self.depart(key).map_or(Enter::Wait, Enter::Clean);
         }
         entry.life = entry.life.step(LifeInput::Touch, now).0;
@@ -179,6 +176,14 @@ impl<B: Clone> Book<B> {
         Err(self.depart(key).unwrap_or_else(|| unreachable!("it has just got a body")))
     }
 
+    /// Work comes to a session and may have to wait: if it has expired by now, its next use cleans it up; else that work
+    /// keeps it, however long it waits.
+    pub fn work_comes(&mut self, key: &SessionKey, now: Moment, need: impl FnOnce(&B) -> Need) {
+        let Some(entry) = self.entries.get_mut(key) else { return };
+        let Some(body) = entry.body.as_ref().filter(|_| entry.maker.is_none()) else { return };
+        has_expired(&mut entry.life, need(body), now);
+    }
+
     /// Something puts a session to use that lives.
     pub fn touch(&mut self, key: &SessionKey, now: Moment) {
         self.step(key, LifeInput::Touch, now);
@@ -194,10 +199,7 @@ impl<B: Clone> Book<B> {
         let mut expired = Vec::new();
         for (key, entry) in &mut self.entries {
             let Some(body) = entry.body.as_ref().filter(|_| entry.maker.is_none()) else { continue };
-            if let Need::Unneeded { idle } = need(key, body) {
-                entry.life = entry.life.step(LifeInput::Unneeded { idle }, now).0;
-            }
-            if entry.life == Life::Expired {
+            if has_expired(&mut entry.life, need(key, body), now) {
                 expired.push(key.clone());
             }
         }
@@ -285,6 +287,13 @@ impl<B: Clone> Book<B> {
             entry.life = entry.life.step(input, now).0;
         }
     }
+}
+
+fn has_expired(life: &mut Life, need: Need, now: Moment) -> bool {
+    if let Need::Unneeded { idle } = need {
+        *life = life.step(LifeInput::Unneeded { idle }, now).0;
+    }
+    *life == Life::Expired
 }
 
 fn next(births: &mut u64) -> Birth {

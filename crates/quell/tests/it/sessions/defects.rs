@@ -74,6 +74,50 @@ async fn a_run_that_is_longer_than_the_idle_limit_keeps_its_session_and_its_mode
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_that_is_asked_for_during_a_long_run_is_not_torn_down_under_it() {
+    let scene = Scene::open().await;
+    scene.house.script("long", [gated("an hour later")]);
+    let run = scene.house.send(message("u:c:scripted", "marker:long")).await;
+    scene.house.model.marked("long").await;
+    scene.time.skip(LONG);
+    let mut asked = request("u", "c");
+    for language in ["ko-KR", "de-DE"] {
+        asked.language = Some(language.to_owned());
+        scene.house.engine.open_session(&alice(), asked.clone()).await.unwrap();
+        scene.time.skip(LONG);
+        scene.house.engine.open_session(&alice(), asked.clone()).await.unwrap();
+    }
+    assert_eq!(scene.around.noted(), ["begin a"], "a session was cleaned up while a run was at work in it");
+    assert_eq!(scene.state("u:c:scripted").await, "active");
+    scene.house.model.open_gate("an hour later");
+    assert_eq!(scene.house.ended(&run).await.verdict.unwrap().word(), "completed");
+    scene.house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_that_waits_for_long_finds_the_session_that_was_there_when_it_came() {
+    let scene = Scene::with(Around { names: vec!["a"], ..Around::default() }, |config| {
+        config.limits.in_flight_runs = 1;
+    })
+    .await;
+    scene.house.ask("s", "hello").await;
+    // Behind a run of another session first, then behind one of its own.
+    for (session, marker) in [("other", "first"), ("s", "second")] {
+        scene.house.script(marker, [gated(marker)]);
+        let long = scene.house.send(message(session, &format!("marker:{marker}"))).await;
+        scene.house.model.marked(marker).await;
+        let waits = scene.house.send(message("s", "next")).await;
+        scene.pass(LONG);
+        scene.house.model.open_gate(marker);
+        scene.house.ended(&long).await;
+        assert_eq!(scene.house.ended(&waits).await.verdict.unwrap().word(), "completed");
+    }
+    let heard = scene.around.heard_of("s");
+    assert!(!heard.contains(&HookEvent::Expire), "a session with a queued run has expired: {heard:?}");
+    scene.house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sessions_that_come_during_a_sweep_are_neither_swept_nor_forgotten() {
     let scene = Scene::open().await;
     let open = |user: &'static str, number: i32| {
