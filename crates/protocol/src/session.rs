@@ -50,7 +50,8 @@ pub struct SessionRequest {
     /// The key for the provider. Write-only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api_key: Option<Secret>,
-    /// Where the provider's API begins. Another place than the configured one never gets the configured key.
+    /// Where the provider's API begins. Another place than before never gets the key from before, be it the session's or the
+    /// configured one: give `apiKey` with it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base_url: Option<String>,
     /// The model, with or without `provider/` before it.
@@ -74,7 +75,7 @@ pub struct SessionRequest {
     /// The key for `mcpUrl`. Write-only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mcp_api_key: Option<Secret>,
-    /// An MCP endpoint of its own; its tools are named `mcp__TOOL`.
+    /// An MCP endpoint of its own; its tools are named `mcp__TOOL`. Another one than before does not get the key from before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mcp_url: Option<String>,
 }

@@ -32,10 +32,18 @@ struct Keys {
 }
 
 impl Own {
-    /// What is asked for now, over what was said before: what is absent stays as it was.
+    /// What is asked for now, over what was said before: what is absent stays as it was. A key stays with the place that it
+    /// was given for: who may name another place may not collect keys with it.
     pub(super) fn given(asked: &SessionRequest, before: Option<&Self>) -> Self {
         let asked = asked.clone();
-        let Some(Self(before)) = before.cloned() else { return Self(asked) };
+        let Some(Self(mut before)) = before.cloned() else { return Self(asked) };
+        let moves = |to: &Option<String>, from: &Option<String>| to.is_some() && to != from;
+        if moves(&asked.base_url, &before.base_url) {
+            before.api_key = None;
+        }
+        if moves(&asked.mcp_url, &before.mcp_url) {
+            before.mcp_api_key = None;
+        }
         Self(SessionRequest {
             agent: asked.agent.or(before.agent),
             api_key: asked.api_key.or(before.api_key),

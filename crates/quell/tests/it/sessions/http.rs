@@ -127,6 +127,27 @@ async fn the_configured_key_does_not_go_to_a_place_that_a_session_names() {
     assert_eq!(elsewhere.seen().pop().unwrap().header("authorization"), None);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn the_key_of_a_session_does_not_go_to_a_place_that_is_named_later() {
+    let house = House::open().await;
+    let (mine, elsewhere) = (ScriptedModel::start().await, ScriptedModel::start().await);
+    let asked = json!({
+        "apiKey": "sk-mine", "baseUrl": mine.base_url(), "mcpUrl": "http://127.0.0.1:9/mcp", "mcpApiKey": "sk-mcp",
+    });
+    let _ = house.http.post("/api/sessions", &body(&asked)).await.expect_status(201);
+    // The same place again keeps its key.
+    let _ = house.http.post("/api/sessions", &body(&json!({"baseUrl": mine.base_url()}))).await.expect_status(200);
+    assert_eq!(show(&house.http, KEY).await["config"]["apiKey"], "***");
+    let moved = json!({"baseUrl": elsewhere.base_url(), "mcpUrl": "http://127.0.0.1:10/mcp"});
+    let _ = house.http.post("/api/sessions", &body(&moved)).await.expect_status(200);
+    let config = show(&house.http, KEY).await["config"].clone();
+    assert!(config.get("apiKey").is_none() && config.get("mcpApiKey").is_none(), "{config}");
+    elsewhere.script(Behaviour::text("thank you"));
+    let run = house.send(KEY, "hello").await;
+    house.ended(&run).await;
+    assert_eq!(elsewhere.seen().pop().unwrap().header("authorization"), None);
+}
+
 #[rstest]
 #[case::model(json!({"provider": "nobody", "model": "m"}), "no provider serves the model")]
 #[case::no_model(json!({"provider": "openai", "apiKey": "k"}), "give `model`")]
