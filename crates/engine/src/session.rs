@@ -291,7 +291,7 @@ impl Sessions {
                 // Nobody closes the semaphore.
                 permit = &mut place => return permit.ok(),
                 () = poked.notified() => {
-                    if self.0.runs.sub_run_is_due(key) {
+                    if self.0.runs.sub_run_is_due(key) || self.0.runs.due(key).is_none() {
                         return None;
                     }
                 }

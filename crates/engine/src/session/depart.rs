@@ -161,25 +161,32 @@ impl Sessions {
         unclean
     }
 
-    /// Ends one session in which nothing is at work. Returns when it is cleaned up, or when a new run has come to it: that one
-    /// is to be stopped first.
+    /// Ends one session: it leaves as soon as its actor sleeps, unless a run is at work or waits in it. Returns when it is
+    /// cleaned up.
     pub(crate) async fn end(&self, key: &SessionKey) {
+        // Subscribed before the first look, so that no change comes between.
         let mut stirred = self.0.stirred.subscribe();
-        // waits: for an actor that has nothing to do any more, and then for a clean-up whose steps have limits; no run waits here.
-        let _ = stirred.wait_for(|_| self.is_ended(key)).await;
-    }
-
-    /// Takes a session out whose actor sleeps; true when nothing of it is there, or a run has come to it.
-    fn is_ended(&self, key: &SessionKey) -> bool {
-        let mut book = self.book();
-        if book.desks.get(key).is_some_and(|desk| desk.working) {
-            // Its actor has seen its last run to the end and has not gone to sleep yet.
-            return self.0.runs.has_of_session(key);
-        }
-        if let Some(departure) = book.lives.take(key) {
+        // waits: for an actor whose runs are over, which is a moment; no run waits here.
+        let _ = stirred.wait_for(|_| self.sleeps_or_is_needed(key)).await;
+        {
+            let mut book = self.book();
+            if book.desks.get(key).is_some_and(|desk| desk.working) {
+                return;
+            }
+            let Some(departure) = book.lives.take(key) else { return };
             self.see_off(departure, Why::Ended);
         }
-        !book.lives.is_leaving_key(key)
+        // waits: each step of the clean-up has its limit; no run waits here.
+        let _ = stirred.wait_for(|_| !self.book().lives.is_leaving_key(key)).await;
+    }
+
+    /// True when the actor of a session sleeps, or has a run that is not over to see to. Else it is woken: it may wait for a
+    /// place that nothing needs any more.
+    fn sleeps_or_is_needed(&self, key: &SessionKey) -> bool {
+        let book = self.book();
+        let Some(desk) = book.desks.get(key).filter(|desk| desk.working) else { return true };
+        desk.poked.notify_one();
+        !self.0.runs.of_session(key).is_empty()
     }
 
     /// Steps of clean-ups that failed and will be tried again.

@@ -3,14 +3,16 @@
 use std::time::Duration;
 
 use quell_engine::dispatch::Got;
+use quell_kernel::Push;
 use quell_protocol::ResourceKind;
 use quell_protocol::approval::Decision;
 use quell_protocol::hook::HookEvent;
+use quell_protocol::session::SessionRequest;
 use quell_testkit::Behaviour;
 use serde_json::json;
 
 use super::{Around, LONG, Scene, request};
-use crate::harness::{agent, alice, flat, key, message};
+use crate::harness::{PATIENCE, agent, alice, ask, flat, key, message};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_is_ready_active_ready_expired_and_ready_again_with_its_history() {
@@ -134,30 +136,6 @@ async fn a_deleted_session_is_cleaned_up_before_the_answer() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_of_a_session_lives_on_that_is_deleted_under_its_run() {
-    let scene = Scene::open().await;
-    let mut asked = request("u", "c");
-    asked.instruction = Some("Speak like a pirate.".to_owned());
-    let session = "u:c:scripted";
-    for round in 0..20 {
-        scene.house.engine.open_session(&alice(), asked.clone()).await.unwrap();
-        let marker = format!("hang-{round}");
-        scene.house.script(&marker, [Behaviour::silent_mid_stream("begun")]);
-        let run = scene.house.send(message(session, &format!("marker:{marker}"))).await;
-        scene.house.text_came(&run).await;
-        let ask = crate::harness::ask(quell_kernel::Push::Gentle);
-        assert!(scene.house.engine.delete_session(&alice(), &key(session), &ask).await.unwrap());
-        assert_eq!(scene.around.alive(), 0, "the session lives on after its deletion");
-        // One of the same name that a message makes knows nothing of it.
-        scene.house.ask(session, "who are you").await;
-        assert!(!flat(&scene.house.last_messages()).contains("pirate"));
-        assert!(scene.house.engine.delete_session(&alice(), &key(session), &ask).await.unwrap());
-        assert_eq!(scene.around.alive(), 0);
-    }
-    scene.house.close().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_shutdown_cleans_every_session_up() {
     let scene = Scene::open().await;
     for number in 0..50 {
@@ -167,4 +145,41 @@ async fn a_shutdown_cleans_every_session_up() {
     let around = std::sync::Arc::clone(&scene.around);
     scene.house.close().await;
     assert_eq!(around.alive(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_that_is_deleted_under_a_run_leaves_nothing_of_itself_in_memory() {
+    let scene = Scene::open().await;
+    let engine = &scene.house.engine;
+    for _ in 0..20 {
+        let asked = SessionRequest { instruction: Some("Be brief.".to_owned()), ..request("u", "c") };
+        let (session, got) = engine.open_session(&alice(), asked).await.unwrap();
+        assert_eq!(got, Got::Created, "what was deleted lives on");
+        scene.house.script("hang", [Behaviour::silent_mid_stream("begun")]);
+        let run = scene.house.send(message(session.as_str(), "marker:hang")).await;
+        scene.house.text_came(&run).await;
+        assert!(engine.delete_session(&alice(), &session, &ask(Push::Gentle)).await.unwrap());
+        assert_eq!(engine.live_sessions(), 0, "it was deleted and works with what it had");
+    }
+    scene.alive(0).await;
+    scene.house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_that_waits_for_a_place_is_deleted_without_one() {
+    let scene = Scene::with(Around { names: vec!["a"], ..Around::default() }, |config| {
+        config.limits.in_flight_runs = 1;
+    })
+    .await;
+    scene.house.ask("waits", "hello").await;
+    scene.house.script("hang", [Behaviour::silent_mid_stream("begun")]);
+    let run = scene.house.send(message("works", "marker:hang")).await;
+    scene.house.text_came(&run).await;
+    scene.house.send(message("waits", "later")).await;
+    let (caller, waits, gently) = (alice(), key("waits"), ask(Push::Gentle));
+    let deleted = scene.house.engine.delete_session(&caller, &waits, &gently);
+    assert!(tokio::time::timeout(PATIENCE, deleted).await.expect("it waits for another session").unwrap());
+    assert_eq!(scene.house.engine.live_sessions(), 1);
+    scene.house.stop(&run).settled().await;
+    scene.house.close().await;
 }
