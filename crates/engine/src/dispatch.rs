@@ -254,7 +254,7 @@ impl Engine {
     /// The store's error. A hold that could not be stored still holds until the daemon ends.
     ///
     /// # Cancel safety
-    /// Safe: the write goes on when the caller leaves.
+    /// Safe: it goes on in a task of the engine.
     pub async fn set_hold(&self, caller: &Caller, held: bool, reason: Option<String>) -> Result<Hold, StoreError> {
         let since = held.then(|| self.0.clock.rfc3339(self.0.clock.now()));
         let by = held.then(|| caller.principal.clone());
@@ -266,19 +266,39 @@ impl Engine {
             // It acts from now on, stored or not.
             self.audit(caller, deed.clone());
         }
-        self.0.store.set_hold(&hold).await?;
-        if !held {
-            self.audit(caller, deed);
-        }
-        if !held && self.is_open() {
+        let (engine, who) = (self.clone(), caller.clone());
+        let done = self.seen_through(async move {
+            engine.0.store.set_hold(&hold).await?;
+            if !held {
+                engine.audit(&who, deed);
+                engine.let_in_again();
+            }
+            tracing::info!(principal = %who.principal, held, "hold changed");
+            engine.0.hub.publish(&Notice::Hold { held });
+            Ok(hold)
+        });
+        done.await.ok_or(StoreError::Closed)?
+    }
+
+    /// Takes new runs, and starts those that wait.
+    fn let_in_again(&self) {
+        if self.is_open() {
             self.0.runs.set_gate(Gate::Open);
             for key in self.0.runs.waiting_sessions() {
                 self.0.sessions.poke(&key);
             }
         }
-        tracing::info!(principal = %caller.principal, held, "hold changed");
-        self.0.hub.publish(&Notice::Hold { held });
-        Ok(hold)
+    }
+
+    /// Does in a task of the engine what must not be left half done by a caller who leaves: what the database knows and the
+    /// memory does not, or what nobody would find in the audit list. None when the engine closes first.
+    async fn seen_through<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> Option<T> {
+        let (answer, answered) = tokio::sync::oneshot::channel();
+        self.0.runs.spawn(async move {
+            // Nobody may be waiting any more; the work is done.
+            let _ = answer.send(work.await);
+        });
+        answered.await.ok()
     }
 
     fn inner(&self) -> &Inner {

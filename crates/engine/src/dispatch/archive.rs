@@ -80,13 +80,9 @@ impl Engine {
     /// # Cancel safety
     /// Safe: it goes on in a task of the engine.
     pub async fn import_session(&self, caller: &Caller, archive: Archive) -> Result<SessionRow, ImportError> {
-        let (answer, answered) = tokio::sync::oneshot::channel();
         let (engine, caller) = (self.clone(), caller.clone());
-        self.inner().runs.spawn(async move {
-            // Nobody may be waiting any more.
-            let _ = answer.send(engine.store_archive(&caller, archive).await);
-        });
-        answered.await.map_err(|_| StoreError::Closed)?
+        let done = self.seen_through(async move { engine.store_archive(&caller, archive).await });
+        done.await.ok_or(StoreError::Closed)?
     }
 
     /// Who has just read that a run is over finds it in an export, although its end is stored a moment after it is announced.

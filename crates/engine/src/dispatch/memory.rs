@@ -44,14 +44,18 @@ impl Engine {
     /// The store's error.
     ///
     /// # Cancel safety
-    /// Safe: once asked for, the note is gone whether or not the caller waits.
+    /// Safe: it goes on in a task of the engine.
     pub async fn forget_note(&self, caller: &Caller, scope: NoteScope, key: String) -> Result<bool, StoreError> {
         let deed = Deed::to(Action::ForgetNote, "note", &key).with(format!("of {scope}"));
-        let forgotten = self.inner().workshop.memory.forget(scope, key).await?;
-        if forgotten {
-            self.audit(caller, deed);
-        }
-        Ok(forgotten)
+        let (engine, who) = (self.clone(), caller.clone());
+        let done = self.seen_through(async move {
+            let forgotten = engine.inner().workshop.memory.forget(scope, key).await?;
+            if forgotten {
+                engine.audit(&who, deed);
+            }
+            Ok(forgotten)
+        });
+        done.await.ok_or(StoreError::Closed)?
     }
 }
 

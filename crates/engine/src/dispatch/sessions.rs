@@ -32,33 +32,34 @@ impl Engine {
     /// Safe: it goes on in a task of the engine.
     pub async fn open_session(&self, caller: &Caller, asked: SessionRequest) -> Result<(SessionKey, Got), NotMade> {
         let key = asked.key().map_err(|error| NotMade::Configuration(error.to_string()))?;
+        let (engine, who, of) = (self.clone(), caller.clone(), key.clone());
+        let got = self.seen_through(async move { engine.open_as(&who, &of, &asked).await });
+        let got = got.await.ok_or(NotMade::Closing)??;
+        Ok((key, got))
+    }
+
+    async fn open_as(&self, caller: &Caller, key: &SessionKey, asked: &SessionRequest) -> Result<Got, NotMade> {
+        let inner = self.inner();
         let by = By { principal: caller.principal.clone(), surface: caller.surface };
-        let (answer, answered) = tokio::sync::oneshot::channel();
-        let (engine, of) = (self.clone(), key.clone());
-        self.inner().runs.spawn(async move {
-            let inner = engine.inner();
-            let scope = Scope::new(inner.clock, inner.config.probe.clone());
-            let got = {
-                let mut got = std::pin::pin!(inner.sessions.open(&of, &asked, by, &scope));
-                tokio::select! {
-                    got = &mut got => got,
-                    () = inner.closing.cancelled() => {
-                        scope.cancel();
-                        got.await
-                    }
+        let scope = Scope::new(inner.clock, inner.config.probe.clone());
+        let got = {
+            let mut got = std::pin::pin!(inner.sessions.open(key, asked, by, &scope));
+            tokio::select! {
+                got = &mut got => got,
+                () = inner.closing.cancelled() => {
+                    scope.cancel();
+                    got.await
                 }
-            };
-            let _released = scope.close().await;
-            // Who asked may be gone; the session is there.
-            let _ = answer.send(got);
-        });
-        let got = answered.await.map_err(|_| NotMade::Closing)??;
+            }
+        };
+        let _released = scope.close().await;
+        let got = got?;
         if got != Got::Known {
             let what = if got == Got::Created { "made" } else { "configured anew" };
             self.audit(caller, Deed::to(Action::ConfigureSession, "session", key.as_str()).with(what));
-            self.inner().hub.publish(&Notice::Session { key: key.clone(), reason: "create" });
+            inner.hub.publish(&Notice::Session { key: key.clone(), reason: "create" });
         }
-        Ok((key, got))
+        Ok(got)
     }
 
     /// One session with what its next run works with.
@@ -83,8 +84,14 @@ impl Engine {
     /// [`SessionError`]: not the caller's to empty, or the store's error.
     ///
     /// # Cancel safety
-    /// The stop is done at once; a caller who leaves before the end may have to ask again for the reset.
+    /// Safe: it goes on in a task of the engine.
     pub async fn reset_session(&self, caller: &Caller, key: &SessionKey, ask: &StopAsk) -> Result<bool, SessionError> {
+        let (engine, who, key, ask) = (self.clone(), caller.clone(), key.clone(), ask.clone());
+        let done = self.seen_through(async move { engine.reset_as(&who, &key, &ask).await });
+        done.await.ok_or(StoreError::Closed)?
+    }
+
+    async fn reset_as(&self, caller: &Caller, key: &SessionKey, ask: &StopAsk) -> Result<bool, SessionError> {
         self.stop_own(caller, key, ask).await?;
         let at = self.inner().clock.rfc3339(self.inner().clock.now());
         let reset = self.inner().store.reset_session(key.clone(), at).await?;
@@ -102,8 +109,14 @@ impl Engine {
     /// [`SessionError`]: not the caller's to delete, or the store's error.
     ///
     /// # Cancel safety
-    /// The stop is done at once; a caller who leaves before the end may have to ask again for the deletion.
+    /// Safe: it goes on in a task of the engine.
     pub async fn delete_session(&self, caller: &Caller, key: &SessionKey, ask: &StopAsk) -> Result<bool, SessionError> {
+        let (engine, who, key, ask) = (self.clone(), caller.clone(), key.clone(), ask.clone());
+        let done = self.seen_through(async move { engine.delete_as(&who, &key, &ask).await });
+        done.await.ok_or(StoreError::Closed)?
+    }
+
+    async fn delete_as(&self, caller: &Caller, key: &SessionKey, ask: &StopAsk) -> Result<bool, SessionError> {
         let mut orphans = Vec::new();
         let deleted = loop {
             let mut over = self.stop_own(caller, key, ask).await?;

@@ -9,7 +9,6 @@ use quell_protocol::audit::Action;
 use quell_protocol::society::{AgentNode, AgentView, AgentsDeleted, NewAgent, Spend};
 use quell_protocol::{AgentId, ErrorCode, RunId};
 use serde_json::{Map, Value};
-use tokio::sync::oneshot;
 
 use super::{Caller, Deed, Engine, Stop};
 use crate::agent::{Agent, AgentConfig, BadAgent, Kept, RESERVED, Society, Stays, Unwelcome, tree_of};
@@ -175,12 +174,7 @@ impl Engine {
         if !self.is_open() {
             return Err(SocietyError::Closed);
         }
-        let (answer, answered) = oneshot::channel();
-        self.inner().runs.spawn(async move {
-            // Nobody may be waiting any more; the work is done.
-            let _ = answer.send(work.await);
-        });
-        answered.await.map_err(|_| SocietyError::Closed)?
+        self.seen_through(work).await.ok_or(SocietyError::Closed)?
     }
 
     /// Stops all runs of an agent and of all agents below it, in any phase, queued ones included, as far as `caller` may; the

@@ -6,6 +6,7 @@ use secrecy::SecretString;
 
 use super::{Caller, Deed, Engine};
 use crate::access::AccessError;
+use crate::store::StoreError;
 
 impl Engine {
     /// Makes a token and answers its secret, which is shown this once.
@@ -14,11 +15,15 @@ impl Engine {
     /// As [`Access::create_token`](crate::access::Access::create_token).
     ///
     /// # Cancel safety
-    /// Safe: dropped, it may leave a token whose secret nobody knows, which is listed and can be revoked.
+    /// Safe: dropped, it leaves a token whose secret nobody knows, which is listed and can be revoked.
     pub async fn create_token(&self, caller: &Caller, name: &str, scope: Scope) -> Result<SecretString, AccessError> {
-        let secret = self.access().create_token(name, scope).await?;
-        self.audit(caller, Deed::to(Action::CreateToken, "token", name).with(format!("scope: {}", word(scope))));
-        Ok(secret)
+        let (engine, who, name) = (self.clone(), caller.clone(), name.to_owned());
+        let done = self.seen_through(async move {
+            let secret = engine.access().create_token(&name, scope).await?;
+            engine.audit(&who, Deed::to(Action::CreateToken, "token", &name).with(format!("scope: {}", word(scope))));
+            Ok(secret)
+        });
+        done.await.ok_or(StoreError::Closed)?
     }
 
     /// Revokes a token. False when there is none of that name.
@@ -27,13 +32,17 @@ impl Engine {
     /// As [`Access::revoke_token`](crate::access::Access::revoke_token).
     ///
     /// # Cancel safety
-    /// Safe: dropped, the token has stopped working, and is forgotten as the store says.
+    /// Safe: it goes on in a task of the engine.
     pub async fn revoke_token(&self, caller: &Caller, name: &str) -> Result<bool, AccessError> {
-        let revoked = self.access().revoke_token(name).await?;
-        if revoked {
-            self.audit(caller, Deed::to(Action::RevokeToken, "token", name));
-        }
-        Ok(revoked)
+        let (engine, who, name) = (self.clone(), caller.clone(), name.to_owned());
+        let done = self.seen_through(async move {
+            let revoked = engine.access().revoke_token(&name).await?;
+            if revoked {
+                engine.audit(&who, Deed::to(Action::RevokeToken, "token", &name));
+            }
+            Ok(revoked)
+        });
+        done.await.ok_or(StoreError::Closed)?
     }
 }
 

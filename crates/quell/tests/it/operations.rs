@@ -3,6 +3,7 @@
 mod archive;
 mod audit;
 mod backup;
+mod leaving;
 mod retention;
 
 pub(crate) use audit::entries;

@@ -208,6 +208,6 @@ impl Scene {
 }
 
 /// A request for the session of a user's chat, on the scripted model.
-fn request(user: &str, chat: &str) -> SessionRequest {
+pub(crate) fn request(user: &str, chat: &str) -> SessionRequest {
     serde_json::from_value(serde_json::json!({"userId": user, "chatId": chat, "provider": "scripted"})).unwrap()
 }
