@@ -54,19 +54,27 @@ impl Sessions {
             Ok(stored) => stored,
             Err(error) => return Ok(Err(error.into())),
         };
-        let before = match stored.as_ref().map(|stored| Own::stored(stored, &self.0.vault)).transpose() {
-            Ok(before) => before.flatten(),
-            Err(error) => return Ok(Err(NotMade::Configuration(error.to_string()))),
+        let read = |stored| match asked {
+            Some(asked) => Own::stored_for(asked, stored, &self.0.vault),
+            None => Own::stored(stored, &self.0.vault),
         };
-        let own = match asked {
-            Some(asked) => Some(Own::given(asked, before.as_ref())),
-            None => before,
+        let before = match stored.as_ref().map(read).transpose() {
+            Ok(before) => before.flatten(),
+            Err(problem) => return Ok(Err(NotMade::Configuration(problem))),
+        };
+        let (own, is_changed) = match asked {
+            Some(asked) => {
+                let own = Some(Own::given(asked, before.as_ref()));
+                let is_changed = own != before;
+                (own, is_changed)
+            }
+            None => (before, false),
         };
         // A session that a first message makes is stored before its run starts; it has no turn yet.
         let is_known = stored.as_ref().is_some_and(|stored| asked.is_some() || stored.turns > 0);
         // A run names its agent itself.
-        let named = asked.and(own.as_ref().and_then(Own::agent).or(stored.as_ref().map(|stored| &stored.agent)));
-        let agent = named.unwrap_or(purpose.agent).clone();
+        let before = asked.and(own.as_ref().and_then(Own::agent).or(stored.as_ref().map(|stored| &stored.agent)));
+        let agent = self.agent_for(purpose, before);
         let body = match self.set_up(key, own, &agent, is_known) {
             Ok(body) => Arc::new(body),
             Err(problem) => return Ok(Err(NotMade::Configuration(problem))),
@@ -87,6 +95,7 @@ impl Sessions {
             None => Got::Known,
             // waits: for the database, in a task that no stop ends: what is asked for is stored or refused.
             Some(_) => match self.keep(&body).await {
+                Ok(Got::Known) if is_changed => Got::Changed,
                 Ok(got) => got,
                 Err(why) => return Ok(Err(why)),
             },
@@ -99,7 +108,7 @@ impl Sessions {
         let Some(own) = purpose.asked.map(|asked| Own::given(asked, before.own.as_ref())) else {
             return Ok(Ok((Arc::clone(before), Got::Known)));
         };
-        let agent = own.agent().unwrap_or(before.set_up_for()).clone();
+        let agent = self.agent_for(purpose, Some(own.agent().unwrap_or(before.set_up_for())));
         let changed = self.ready(Some(&own), &agent).map(|(endpoint, _)| {
             let facts = facts(claim.key, Some(&own), &agent, true);
             Arc::new(before.changed(facts, own, endpoint))
@@ -130,6 +139,14 @@ impl Sessions {
         // waits: raced in the hooks, which never refuse this.
         let _ = self.hooks().ask(activated, purpose.scope).await?;
         Ok(Ok((body, Got::Changed)))
+    }
+
+    /// The agent that is asked for now, else the one that the session had, if it exists any more.
+    fn agent_for(&self, purpose: &Purpose<'_>, before: Option<&AgentId>) -> AgentId {
+        let asked = purpose.asked.and_then(|asked| asked.agent.as_ref());
+        let society = &self.0.runs.workshop().society;
+        let before = before.filter(|agent| society.get(agent).is_some());
+        asked.or(before).unwrap_or(purpose.agent).clone()
     }
 
     /// What a session has that says this itself, once all of it is known to be good.

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::vault::Vault;
 use crate::agent::AgentConfig;
 use crate::llm::OwnAccess;
-use crate::store::{SessionSetup, StoreError, StoredSession};
+use crate::store::{SessionSetup, StoredSession};
 
 /// Defaults of sessions that are asked for by user, chat and provider (row C2). One that a message makes has its agent's
 /// settings and else the provider's: not every model takes a temperature.
@@ -64,11 +64,9 @@ impl Own {
     ///
     /// # Errors
     /// Why it cannot be read.
-    pub(super) fn stored(session: &StoredSession, vault: &Vault) -> Result<Option<Self>, StoreError> {
-        let unreadable =
-            |problem: String| StoreError::Corrupt(format!("the configuration of session {}: {problem}", session.key));
-        let Some(config) = &session.config else { return Ok(None) };
-        let own: SessionRequest = serde_json::from_str(config).map_err(|error| unreadable(error.to_string()))?;
+    pub(super) fn stored(session: &StoredSession, vault: &Vault) -> Result<Option<Self>, String> {
+        let unreadable = |problem: String| format!("the configuration of session {}: {problem}", session.key);
+        let Some(Self(open)) = Self::stored_without_keys(session)? else { return Ok(None) };
         let keys = match &session.secrets {
             None => Keys::default(),
             Some(sealed) => {
@@ -76,7 +74,33 @@ impl Own {
                 serde_json::from_slice(&opened).map_err(|error| unreadable(error.to_string()))?
             }
         };
-        Ok(Some(Self(SessionRequest { api_key: keys.api_key, mcp_api_key: keys.mcp_api_key, ..own })))
+        Ok(Some(Self(SessionRequest { api_key: keys.api_key, mcp_api_key: keys.mcp_api_key, ..open })))
+    }
+
+    /// As it was stored, but for its keys.
+    ///
+    /// # Errors
+    /// Why it cannot be read.
+    fn stored_without_keys(session: &StoredSession) -> Result<Option<Self>, String> {
+        let unreadable = |error| format!("the configuration of session {} cannot be read: {error}", session.key);
+        let open = session.config.as_deref().map(serde_json::from_str).transpose().map_err(unreadable)?;
+        Ok(open.map(Self))
+    }
+
+    /// As it was stored, to be configured anew: keys that do not open any more make way for those that are given now.
+    ///
+    /// # Errors
+    /// As [`Own::stored`].
+    pub(super) fn stored_for(
+        asked: &SessionRequest,
+        session: &StoredSession,
+        vault: &Vault,
+    ) -> Result<Option<Self>, String> {
+        let brings_keys = asked.api_key.is_some() || asked.mcp_api_key.is_some();
+        match Self::stored(session, vault) {
+            Err(_) if brings_keys => Self::stored_without_keys(session),
+            read => read,
+        }
     }
 
     /// As it is to be stored.

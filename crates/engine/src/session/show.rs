@@ -49,10 +49,11 @@ impl Sessions {
         let live = self.book().lives.body(&stored.key).map(Arc::clone);
         let own = match &live {
             Some(body) => body.own.clone(),
-            None => Own::stored(stored, &self.0.vault).map_err(|error| wrong(error.to_string()))?,
+            None => Own::stored(stored, &self.0.vault).map_err(wrong)?,
         };
         let society = &self.0.runs.workshop().society;
-        let named = own.as_ref().and_then(Own::agent).unwrap_or(&stored.agent);
+        // The one that it was set up for, or the one that a later message named.
+        let named = &stored.agent;
         let base = society.get(named).or_else(|| society.get(society.default_agent()));
         let base = base.ok_or_else(|| wrong(format!("there is no agent {named:?}")))?;
         let config = match &own {

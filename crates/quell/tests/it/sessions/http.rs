@@ -148,6 +148,31 @@ async fn the_key_of_a_session_does_not_go_to_a_place_that_is_named_later() {
     assert_eq!(elsewhere.seen().pop().unwrap().header("authorization"), None);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_whose_sealing_key_is_lost_can_be_given_again() {
+    let house = House::open().await;
+    let asked = body(&json!({"apiKey": "sk-old", "instruction": "Be brief."}));
+    let _ = house.http.post("/api/sessions", &asked).await.expect_status(201);
+    // As in a restored database without that file.
+    std::fs::remove_file(house.engine.config().data_dir.join("session.key")).unwrap();
+    let house = house.reopen().await;
+    let problem = show(&house.http, KEY).await["configProblem"].as_str().unwrap().to_owned();
+    assert!(problem.contains("give them again") && problem.contains("session.key"), "{problem}");
+    assert!(!problem.contains("damaged"), "{problem}");
+    assert_problem(
+        &house.http.post("/api/sessions", &body(&json!({"language": "ko-KR"}))).await,
+        422,
+        "agent_configuration_error",
+    );
+    let _ = house.http.post("/api/sessions", &body(&json!({"apiKey": "sk-new"}))).await.expect_status(200);
+    house.model.script(Behaviour::text("done"));
+    let run = house.send(KEY, "hello").await;
+    house.ended(&run).await;
+    let seen = house.model.seen().pop().unwrap();
+    assert_eq!(seen.header("authorization"), Some("Bearer sk-new"));
+    assert!(seen.messages()[0].to_string().contains("Be brief."), "what needs no key is lost");
+}
+
 #[rstest]
 #[case::model(json!({"provider": "nobody", "model": "m"}), "no provider serves the model")]
 #[case::no_model(json!({"provider": "openai", "apiKey": "k"}), "give `model`")]
@@ -200,6 +225,11 @@ async fn who_made_or_configured_a_session_is_in_the_audit_list() {
     let _ = house.http.post("/api/sessions", &body(&json!({}))).await.expect_status(201);
     let _ = house.http.post("/api/sessions", &body(&json!({}))).await.expect_status(200);
     let _ = house.http.post("/api/sessions", &body(&json!({"language": "ko-KR"}))).await.expect_status(200);
+    // One that is not in memory is configured like any other.
+    let house = house.reopen().await;
+    let _ = house.http.post("/api/sessions", &body(&json!({"language": "ko-KR"}))).await.expect_status(200);
+    let house = house.reopen().await;
+    let _ = house.http.post("/api/sessions", &body(&json!({"language": "de-DE"}))).await.expect_status(200);
     // The list is written by a task of the engine, behind the answers.
     let details = async {
         loop {
@@ -207,11 +237,35 @@ async fn who_made_or_configured_a_session_is_in_the_audit_list() {
             let rows = list["items"].as_array().unwrap().clone();
             let of_session = rows.iter().filter(|row| row["action"] == "configure_session");
             let details: Vec<String> = of_session.map(|row| row["detail"].as_str().unwrap().to_owned()).collect();
-            if details.len() >= 2 {
+            if details.len() >= 3 {
                 return details;
             }
         }
     };
-    let details = tokio::time::timeout(PATIENCE, details).await.expect("two entries");
-    assert_eq!(details, ["made", "configured anew"]);
+    let details = tokio::time::timeout(PATIENCE, details).await.expect("three entries");
+    assert_eq!(details, ["made", "configured anew", "configured anew"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_whose_agent_was_deleted_can_be_asked_for_and_shows_who_answers_next() {
+    let house = House::open().await;
+    let _ = house.http.post("/api/agents", &json!({"id": "aide", "model": "scripted/model"})).await.expect_status(201);
+    let _ = house.http.post("/api/sessions", &body(&json!({"agent": "aide"}))).await.expect_status(201);
+    // A message names another agent: the next one goes there, too, and that is shown.
+    house.model.script(Behaviour::text("done"));
+    let answer = house.post_run(KEY, &json!({"text": "hello", "agent": "main"})).await.expect_status(202);
+    house.ended(answer["runId"].as_str().unwrap()).await;
+    assert_eq!(show(&house.http, KEY).await["config"]["agent"], "main");
+    let _ = house
+        .http
+        .post("/api/sessions", &body(&json!({"agent": "aide", "language": "ko-KR"})))
+        .await
+        .expect_status(200);
+    assert_eq!(show(&house.http, KEY).await["config"]["agent"], "aide");
+    let _ = house.http.delete("/api/agents/aide").await.expect_status(200);
+    assert_eq!(show(&house.http, KEY).await["config"]["agent"], "main");
+    // In memory and not, it can be configured without naming another agent.
+    let _ = house.http.post("/api/sessions", &body(&json!({"language": "de-DE"}))).await.expect_status(200);
+    let house = house.reopen().await;
+    let _ = house.http.post("/api/sessions", &body(&json!({"language": "en-US"}))).await.expect_status(200);
 }
