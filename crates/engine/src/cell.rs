@@ -10,12 +10,13 @@ mod receipt;
 mod view;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use quell_kernel::journal::{Line, Numbers};
 use quell_kernel::registry::{NewRun, Phase};
 use quell_kernel::turn::{CallResult, PartialPolicy, Sealing, Turn, TurnDraft};
 use quell_kernel::{Debts, Moment};
+use quell_protocol::hook::SessionFacts;
 use quell_protocol::{CallId, EventKind, Receipt, RunEvent, RunId, Usage, Verdict};
 use tokio::sync::watch;
 
@@ -82,6 +83,8 @@ pub struct Cell {
     hub: Hub,
     /// What the model sees of a text that was cut.
     pub policy: PartialPolicy,
+    /// Its session, once it has entered it.
+    pub session: OnceLock<SessionFacts>,
     page: Page,
     facts: Mutex<Facts>,
     progress: watch::Sender<Progress>,
@@ -147,6 +150,7 @@ impl Cell {
             clock,
             hub,
             policy,
+            session: OnceLock::new(),
             page,
             facts: Mutex::new(facts),
             progress: watch::Sender::new(Progress::Accepted),

@@ -40,6 +40,7 @@ use depart::Remains;
 pub use depart::sweep_at_times;
 use enter::Purpose;
 pub use enter::{Got, NotMade};
+pub use make::facts_of;
 use reins::{Lineage, RunReins, hand_up_news};
 pub use show::Standing;
 use vault::Vault;
@@ -319,13 +320,15 @@ impl Sessions {
     /// What a run works with: its session, made if it must be, its agent as that session has it, and what was said.
     async fn outfit(&self, cell: &Cell, base: &Arc<Agent>) -> Result<Result<Outfit, Unfit>, Cancelled> {
         let run = &cell.run;
-        let facts = happening(HookEvent::Activate, cell.view()).run;
+        let facts = happening(HookEvent::Activate, cell.view(), None).run;
         let purpose = Purpose { scope: &cell.scope, agent: &run.agent, asked: None, run: facts, by: None };
         // waits: the purpose holds the run's scope.
         let body = match self.enter(&run.session, &purpose).await? {
             Ok((body, _)) => body,
             Err(why) => return Ok(Err(Unfit { code: why.code().as_str(), message: why.to_string() })),
         };
+        // It enters once.
+        let _ = cell.session.set(body.facts.clone());
         body.set_idle(self.idle_of(base));
         let agent = match body.agent(base, self.0.runs.workshop().society.materials()) {
             Ok(agent) => agent,

@@ -14,6 +14,7 @@ use crate::clock::Clock;
 use crate::hooks::Hooks;
 use crate::proc::survivors;
 use crate::runs::happening;
+use crate::session::facts_of;
 use crate::store::{RunRow, SealedRun, Spent, Store, StoreError, StoredState};
 
 /// Runs that are sealed at a time, in one transaction.
@@ -45,20 +46,21 @@ pub(super) async fn seal_what_was_open(
     let policy = |row: &RunRow| agents.get(&row.agent).map(|agent| agent.config.partial).unwrap_or_default();
     for rows in open.chunks(AT_A_TIME) {
         let sealed = try_join_all(rows.iter().map(|row| seal(store, clock, (policy(row), left(row)), row))).await?;
-        tell_ends(hooks, &sealed).await?;
+        tell_ends((store, hooks), &sealed).await?;
         store.seal_runs(sealed).await?;
     }
     Ok(())
 }
 
 /// The end of a run that had begun is told before it is stored: a daemon that dies between the two tells it again.
-async fn tell_ends(hooks: &Hooks, sealed: &[SealedRun]) -> Result<(), StoreError> {
+async fn tell_ends((store, hooks): (&Store, &Hooks), sealed: &[SealedRun]) -> Result<(), StoreError> {
     if !hooks.has(HookEvent::RunEnd) {
         return Ok(());
     }
     for run in sealed.iter().filter(|run| run.turn.is_some()) {
         if let Ok(view) = serde_json::from_str(&run.view) {
-            hooks.record(happening(HookEvent::RunEnd, view)).await?;
+            let session = store.session(run.session.clone()).await?.and_then(|stored| facts_of(&stored));
+            hooks.record(happening(HookEvent::RunEnd, view, session.as_ref())).await?;
         }
     }
     Ok(())

@@ -16,7 +16,8 @@ impl Runs {
         let hooks = &self.workshop().hooks;
         if hooks.has(HookEvent::RunStart) {
             // A veto is for sessions only.
-            let _agreed = hooks.ask(happening(HookEvent::RunStart, cell.view()), &cell.scope).await?;
+            let _agreed =
+                hooks.ask(happening(HookEvent::RunStart, cell.view(), cell.session.get()), &cell.scope).await?;
         }
         Ok(())
     }
@@ -30,7 +31,7 @@ impl Runs {
         }
         let view = cell.view();
         if view.started_at.is_some() {
-            let (ended, begun) = (happening(HookEvent::RunEnd, view), Instant::now());
+            let (ended, begun) = (happening(HookEvent::RunEnd, view, cell.session.get()), Instant::now());
             while let Err(error) = hooks.record(ended.clone()).await {
                 tracing::error!(run = %cell.id(), %error, "the hooks of a run that ended could not be stored");
                 if begun.elapsed() > KEPT {
@@ -42,15 +43,16 @@ impl Runs {
     }
 }
 
-/// An event of a run, from what everybody may see of it, without its texts.
+/// An event of a run, from what everybody may see of it, without its texts, and from what is known of its session.
 #[must_use]
-pub fn happening(event: HookEvent, view: RunView) -> Happening {
+pub fn happening(event: HookEvent, view: RunView, session: Option<&SessionFacts>) -> Happening {
     let session = SessionFacts {
         key: view.session_key,
         agent: view.agent.clone(),
-        user_id: None,
-        chat_id: None,
-        provider: None,
+        user_id: session.and_then(|session| session.user_id.clone()),
+        chat_id: session.and_then(|session| session.chat_id.clone()),
+        provider: session.and_then(|session| session.provider.clone()),
+        // That is told of the session, not of each of its runs.
         revived: None,
     };
     let run = RunFacts {

@@ -15,7 +15,7 @@ use crate::agent::Agent;
 use crate::hooks::begin_stage;
 use crate::mcp::Endpoint;
 use crate::scope::{Cancelled, Point};
-use crate::store::SetUp;
+use crate::store::{SetUp, StoredSession};
 
 /// What came of it.
 type Made = Result<Result<(Arc<Body>, Got), NotMade>, Cancelled>;
@@ -193,6 +193,13 @@ impl Sessions {
             SetUp::Known => Got::Known,
         })
     }
+}
+
+/// What hooks are told of a session that is not in memory; none when it says nothing of itself that can be read.
+#[must_use]
+pub fn facts_of(stored: &StoredSession) -> Option<SessionFacts> {
+    let own = Own::stored_without_keys(stored).ok().flatten()?;
+    Some(facts(&stored.key, Some(&own), &stored.agent, true))
 }
 
 fn facts(key: &SessionKey, own: Option<&Own>, agent: &AgentId, is_known: bool) -> SessionFacts {

@@ -81,7 +81,7 @@ impl Own {
     ///
     /// # Errors
     /// Why it cannot be read.
-    fn stored_without_keys(session: &StoredSession) -> Result<Option<Self>, String> {
+    pub(super) fn stored_without_keys(session: &StoredSession) -> Result<Option<Self>, String> {
         let unreadable = |error| format!("the configuration of session {} cannot be read: {error}", session.key);
         let open = session.config.as_deref().map(serde_json::from_str).transpose().map_err(unreadable)?;
         Ok(open.map(Self))

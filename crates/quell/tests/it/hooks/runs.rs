@@ -2,13 +2,15 @@
 
 use std::time::{Duration, Instant};
 
+use quell_engine::EngineConfig;
 use quell_protocol::{HookEvent, ResourceKind, Rung, StopReason, Verdict};
 use quell_testkit::Behaviour;
 use quell_testkit::commands::{self, Marker};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{bodies, deaf_with_child, house, is_deaf, keeps_in};
-use crate::harness::{abort_reason, message, receipt};
+use crate::harness::{Claim, Ground, House, abort_reason, alice, message, receipt};
+use crate::sessions::request;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_run_tells_its_hooks_that_it_starts_and_how_it_ended_and_never_what_was_said() {
@@ -46,6 +48,43 @@ async fn a_run_tells_its_hooks_that_it_starts_and_how_it_ended_and_never_what_wa
     let held: Vec<_> = receipt(&view).resources.iter().map(|row| (row.kind, row.how.as_str())).collect();
     assert!(held.contains(&(ResourceKind::Hook, "finished")), "{held:?}");
     assert!(held.contains(&(ResourceKind::Process, "exited")), "{held:?}");
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_run_tells_whose_session_it_works_in_also_when_its_daemon_dies() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("told");
+    let with_hooks = |config: &mut EngineConfig| {
+        config.hooks.on_activate = keeps_in(&file).as_str().into();
+        config.hooks.on_run_start = keeps_in(&file).as_str().into();
+        config.hooks.on_run_end = keeps_in(&file).as_str().into();
+    };
+    let whose = |body: &Value| ["userId", "chatId", "provider"].map(|name| body["session"][name].clone());
+    let ground = dir.path().join("house");
+    std::fs::create_dir(&ground).unwrap();
+    let house = House::on(Ground::Lent(ground.clone()), Claim::shared().await, with_hooks).await;
+    house.answer_by_marker();
+    let (session, _) = house.engine.open_session(&alice(), request("ann", "7")).await.unwrap();
+    house.ask(session.as_str(), "hello").await;
+    for body in bodies(&file, 3).await {
+        assert_eq!(whose(&body), ["ann", "7", "scripted"].map(Value::from), "{body:#}");
+    }
+    let view = house.ask(session.as_str(), "again").await;
+    assert_eq!(bodies(&file, 6).await.len(), 6);
+    house.close().await;
+    // As a daemon leaves it that dies under the run.
+    let database = rusqlite::Connection::open(ground.join("quell.db")).unwrap();
+    database.execute("DELETE FROM history WHERE run = ?1", [view.run_id.as_str()]).unwrap();
+    database.execute("UPDATE runs SET state = 'started' WHERE id = ?1", [view.run_id.as_str()]).unwrap();
+    drop(database);
+    let house = House::on(Ground::Lent(ground), Claim::shared().await, with_hooks).await;
+    let told = bodies(&file, 7).await.remove(6);
+    assert_eq!(
+        (told["event"].as_str(), told["run"]["runId"].as_str()),
+        (Some("on_run_end"), Some(view.run_id.as_str()))
+    );
+    assert_eq!(whose(&told), ["ann", "7", "scripted"].map(Value::from), "{told:#}");
     house.close().await;
 }
 
