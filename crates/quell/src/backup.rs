@@ -23,15 +23,17 @@ Examples:
   quell backup --force /backup/quell.db
   quell backup --url https://quell.example.org --token TOKEN quell.db
 
-The copy is of one moment, has mode 0600 and is checked. It holds sessions, runs, tokens (hashed), the hold and the audit list;
-it does not hold the configuration, the admin token of the data directory, or the agents' files.";
+The copy is of one moment, has mode 0600 and is checked. It holds sessions, runs, notes, agents made at run time, tokens (hashed), the
+hold and the audit list; it does not hold the configuration, the files token and session.key of the data directory, or the agents'
+files. Without session.key the keys that sessions brought along have to be given again: keep a copy of it apart from the backups.";
 
 pub(crate) const RESTORE_HELP: &str = "\
 Example:
   quell restore quell-monday.db && quell serve
 
 The database that was there stays beside the new one under a name that is printed. Runs that were not over when the backup was made
-are sealed as aborted at the next start.";
+are sealed as aborted at the next start. Where the data directory is a new one, put session.key of the old one into it, too: without it
+the keys that sessions brought along do not open.";
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct BackupArgs {
