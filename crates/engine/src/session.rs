@@ -58,8 +58,8 @@ struct Inner {
     /// Places for clean-ups, so that a sweep of many sessions does not start a hook for each at once.
     brooms: Arc<Semaphore>,
     book: Mutex<Book>,
-    /// Rises when a departure is over, and when an actor goes to sleep.
-    stirred: watch::Sender<u64>,
+    /// Rises at each departure that is over.
+    left: watch::Sender<u64>,
     /// Cancelled when there are to be no more sweeps.
     sweeper: CancellationToken,
 }
@@ -171,7 +171,7 @@ impl Sessions {
             permits: Arc::new(Semaphore::new(in_flight.clamp(1, Semaphore::MAX_PERMITS))),
             brooms: Arc::new(Semaphore::new(BROOMS)),
             book: Mutex::default(),
-            stirred: watch::Sender::new(0),
+            left: watch::Sender::new(0),
             sweeper: CancellationToken::new(),
         }))
     }
@@ -312,8 +312,6 @@ impl Sessions {
             desk.used = now;
         }
         book.lives.released(key, now);
-        drop(book);
-        self.0.stirred.send_modify(|times| *times += 1);
         true
     }
 

@@ -170,14 +170,29 @@ impl House {
         tasks.into_iter().for_each(|task| task.join().unwrap());
     }
 
-    /// Deletes a session in which nothing is at work.
+    /// Deletes a session in which nothing is at work: nobody makes its successor before all of it is gone.
     fn delete(self: &Arc<Self>, key: &'static str) {
+        let mut tasks = Vec::new();
         let mut state = self.lock();
-        let departure = if state.is_at_work(key) { None } else { state.book.take(&session(key)) };
-        drop(state);
-        if let Some(departure) = departure {
-            self.see_off(departure).join().unwrap();
+        state.book.shut(&session(key));
+        while !state.busy.contains(key) {
+            if let Some(departure) = state.book.take(&session(key)) {
+                tasks.push(self.see_off(departure));
+            }
+            if !state.book.is_gone(&session(key)) {
+                state = self.changed.wait(state).unwrap();
+                continue;
+            }
+            drop(state);
+            thread::yield_now();
+            state = self.lock();
+            assert!(!state.alive.values().any(|of| *of == key), "a successor of what is not gone yet");
+            break;
         }
+        state.book.open(&session(key));
+        drop(state);
+        self.changed.notify_all();
+        tasks.into_iter().for_each(|task| task.join().unwrap());
     }
 
     fn shut_down(self: &Arc<Self>) {

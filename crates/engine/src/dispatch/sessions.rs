@@ -103,7 +103,8 @@ impl Engine {
         Ok(reset)
     }
 
-    /// Stops the session's runs, then deletes it with all it left. False if there is none.
+    /// Stops the session's runs, then deletes it with all it left. False if there is none. Whoever asks for it meanwhile gets
+    /// a new one.
     ///
     /// # Errors
     /// [`SessionError`]: not the caller's to delete, or the store's error.
@@ -121,17 +122,18 @@ impl Engine {
         let deleted = loop {
             let mut over = self.stop_own(caller, key, ask).await?;
             over.extend(orphans);
-            // What it has is given back before what it was is gone.
-            self.inner().sessions.end(key).await;
-            match self.inner().store.delete_session(key.clone(), over).await? {
-                Deleted::Yes => break true,
-                Deleted::Unknown => break false,
-                // Runs that came in behind the stop are stopped, too, if they are the caller's. Those that nobody knows are
-                // rows that an earlier write failed to close.
-                Deleted::InUse(open) => orphans = self.inner().runs.unknown_of(open),
+            // What it has is given back before what it was is gone, and nobody makes a new one of what is going.
+            let _shut = self.inner().sessions.end(key).await;
+            let deleted = self.inner().store.delete_session(key.clone(), over).await?;
+            // Runs that came in behind the stop are stopped, too, if they are the caller's. Those that nobody knows are rows
+            // that an earlier write failed to close.
+            if let Deleted::InUse(open) = deleted {
+                orphans = self.inner().runs.unknown_of(open);
+                continue;
             }
+            self.inner().sessions.forget_history(key);
+            break deleted == Deleted::Yes;
         };
-        self.inner().sessions.forget_history(key);
         if deleted {
             tracing::info!(session = %key, principal = %caller.principal, "session deleted");
             self.audit(caller, Deed::to(Action::DeleteSession, "session", key.as_str()));

@@ -35,10 +35,10 @@ impl Runs {
         state.registry.of_session(key).filter_map(|entry| state.cells.get(&entry.run.id).cloned()).collect()
     }
 
-    /// True while a run of this session is not over.
+    /// True while a run of this session is at work or ends; one that waits is not.
     #[must_use]
-    pub fn has_of_session(&self, key: &SessionKey) -> bool {
-        self.lock().registry.of_session(key).next().is_some()
+    pub fn is_at_work(&self, key: &SessionKey) -> bool {
+        self.lock().registry.of_session(key).any(|entry| entry.state != RunState::Queued)
     }
 
     /// Runs of a session that are over, and that the database may not know as such yet.

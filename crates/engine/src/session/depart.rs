@@ -15,6 +15,7 @@ use quell_protocol::hook::{HookEvent, SessionFacts};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::body::{Begun, Body};
+use super::enter::outcome;
 use super::{Desk, NEWS_KEPT, Sessions};
 use crate::hooks::{Happening, undo_stage};
 use crate::mcp::Farewell;
@@ -43,6 +44,21 @@ impl Why {
             Self::NotMade => "not made",
             Self::Shutdown => "shutdown",
         }
+    }
+}
+
+/// Nobody makes a session of this key until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Shut {
+    sessions: Sessions,
+    key: SessionKey,
+}
+
+impl Drop for Shut {
+    fn drop(&mut self) {
+        let mut book = self.sessions.book();
+        book.lives.open(&self.key);
+        book.tell(&self.key, None);
     }
 }
 
@@ -150,9 +166,9 @@ impl Sessions {
         }
         let all_left = async {
             // Level, not edge: looked at again at each departure.
-            let mut stirred = self.0.stirred.subscribe();
+            let mut left = self.0.left.subscribe();
             // waits: for the daemon at its end, until the deadline.
-            let _ = stirred.wait_for(|_| !self.book().lives.is_leaving()).await;
+            let _ = left.wait_for(|_| !self.book().lives.is_leaving()).await;
         };
         // waits: as above.
         let in_time = timeout_at(deadline, all_left).await.is_ok();
@@ -161,32 +177,28 @@ impl Sessions {
         unclean
     }
 
-    /// Ends one session: it leaves as soon as its actor sleeps, unless a run is at work or waits in it. Returns when it is
-    /// cleaned up.
-    pub(crate) async fn end(&self, key: &SessionKey) {
-        // Subscribed before the first look, so that no change comes between.
-        let mut stirred = self.0.stirred.subscribe();
-        // waits: for an actor whose runs are over, which is a moment; no run waits here.
-        let _ = stirred.wait_for(|_| self.sleeps_or_is_needed(key)).await;
-        {
-            let mut book = self.book();
-            if book.desks.get(key).is_some_and(|desk| desk.working) {
-                return;
-            }
-            let Some(departure) = book.lives.take(key) else { return };
-            self.see_off(departure, Why::Ended);
+    /// Ends one session, unless a run is at work in it, and lets nobody make its successor until what this answers is dropped:
+    /// by then all that was known of it can be gone. Returns when it is cleaned up; one that is being made is waited for.
+    pub(crate) async fn end(&self, key: &SessionKey) -> Shut {
+        self.book().lives.shut(key);
+        let shut = Shut { sessions: self.clone(), key: key.clone() };
+        loop {
+            let told = {
+                let mut book = self.book();
+                if self.0.runs.is_at_work(key) {
+                    return shut;
+                }
+                if let Some(departure) = book.lives.take(key) {
+                    self.see_off(departure, Why::Ended);
+                }
+                if book.lives.is_gone(key) {
+                    return shut;
+                }
+                book.wait(key)
+            };
+            // waits: for steps that have a limit each; no run waits here.
+            outcome(told).await;
         }
-        // waits: each step of the clean-up has its limit; no run waits here.
-        let _ = stirred.wait_for(|_| !self.book().lives.is_leaving_key(key)).await;
-    }
-
-    /// True when the actor of a session sleeps, or has a run that is not over to see to. Else it is woken: it may wait for a
-    /// place that nothing needs any more.
-    fn sleeps_or_is_needed(&self, key: &SessionKey) -> bool {
-        let book = self.book();
-        let Some(desk) = book.desks.get(key).filter(|desk| desk.working) else { return true };
-        desk.poked.notify_one();
-        !self.0.runs.of_session(key).is_empty()
     }
 
     /// Steps of clean-ups that failed and will be tried again.
@@ -271,7 +283,7 @@ async fn clean_up(sessions: Sessions, mut departure: Departure<Arc<Body>>, why: 
     book.lives.left(&key);
     book.tell(&key, None);
     drop(book);
-    sessions.0.stirred.send_modify(|times| *times += 1);
+    sessions.0.left.send_modify(|departures| *departures += 1);
 }
 
 impl Sessions {

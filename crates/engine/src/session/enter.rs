@@ -110,7 +110,7 @@ impl Sessions {
         purpose: &Purpose<'_>,
     ) -> Result<Result<(Arc<Body>, Got), NotMade>, Cancelled> {
         loop {
-            match self.knock(key, purpose) {
+            let made = match self.knock(key, purpose) {
                 Knock::In(body) => {
                     let activated = purpose.happening(HookEvent::Activate, &body);
                     // waits: raced in the hooks, which never refuse this.
@@ -118,16 +118,21 @@ impl Sessions {
                     return Ok(Ok((body, Got::Known)));
                 }
                 // waits: each stage is raced in there.
-                Knock::Make(claim) => return self.make(claim, purpose).await,
+                Knock::Make(claim) => self.make(claim, purpose).await?,
                 // waits: as `make`.
-                Knock::Change(claim, body) => return self.change(claim, &body, purpose).await,
-                Knock::Wait(told) => {
-                    if let Some(failure) = purpose.scope.race(Point::Session, outcome(told)).await? {
-                        return Ok(Err(failure));
-                    }
-                }
-                Knock::Again => {}
-                Knock::Closed => return Ok(Err(NotMade::Closing)),
+                Knock::Change(claim, body) => self.change(claim, &body, purpose).await?,
+                Knock::Wait(told) => match purpose.scope.race(Point::Session, outcome(told)).await? {
+                    Some(failure) => Err(failure),
+                    None => continue,
+                },
+                Knock::Again => continue,
+                Knock::Closed => Err(NotMade::Closing),
+            };
+            match made {
+                Ok(Some(entered)) => return Ok(Ok(entered)),
+                // It was deleted meanwhile, or the daemon closes.
+                Ok(None) => {}
+                Err(why) => return Ok(Err(why)),
             }
         }
     }
@@ -189,7 +194,7 @@ impl Sessions {
 impl Book {
     /// A receiver that is told when this session is made, or not, or cleaned up. To be taken under the lock under which the
     /// need for waiting was seen.
-    fn wait(&mut self, key: &SessionKey) -> watch::Receiver<Option<NotMade>> {
+    pub(super) fn wait(&mut self, key: &SessionKey) -> watch::Receiver<Option<NotMade>> {
         self.waits.entry(key.clone()).or_insert_with(|| watch::Sender::new(None)).subscribe()
     }
 
@@ -202,8 +207,8 @@ impl Book {
 }
 
 /// Waits until the session is made, or not, or cleaned up; answers why it was not made.
-async fn outcome(mut told: watch::Receiver<Option<NotMade>>) -> Option<NotMade> {
-    // waits: raced by both callers. The sender is dropped when there is news, so that an end is as good as a change.
+pub(super) async fn outcome(mut told: watch::Receiver<Option<NotMade>>) -> Option<NotMade> {
+    // waits: raced by who waits for a run, bounded for the others. The sender is dropped when there is news, so that an end is as good as a change.
     while told.changed().await.is_ok() {}
     told.borrow().clone()
 }

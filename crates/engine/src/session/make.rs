@@ -17,8 +17,8 @@ use crate::mcp::Endpoint;
 use crate::scope::{Cancelled, Point};
 use crate::store::{SetUp, StoredSession};
 
-/// What came of it.
-type Made = Result<Result<(Arc<Body>, Got), NotMade>, Cancelled>;
+/// What came of it; nothing, when the session was taken away meanwhile.
+type Made = Result<Result<Option<(Arc<Body>, Got)>, NotMade>, Cancelled>;
 
 impl Sessions {
     /// Makes a session, of what the database knows of it and of what is asked for now.
@@ -35,7 +35,7 @@ impl Sessions {
         };
         let (key, agent) = (claim.key, body.facts.agent.clone());
         if !claim.made(Arc::clone(&body)) {
-            return Ok(Err(NotMade::Configuration("it was deleted while it was made; ask again".to_owned())));
+            return Ok(Ok(None));
         }
         let revived = body.facts.revived == Some(true);
         tracing::info!(session = %key, %agent, revived, "session created");
@@ -45,10 +45,14 @@ impl Sessions {
             // waits: raced in the hooks, which never refuse this.
             let _ = self.hooks().ask(activated, purpose.scope).await?;
         }
-        Ok(Ok((body, got)))
+        Ok(Ok(Some((body, got))))
     }
 
-    async fn stages(&self, claim: &mut Claim<'_>, purpose: &Purpose<'_>) -> Made {
+    async fn stages(
+        &self,
+        claim: &mut Claim<'_>,
+        purpose: &Purpose<'_>,
+    ) -> Result<Result<(Arc<Body>, Got), NotMade>, Cancelled> {
         let (key, scope, asked) = (claim.key, purpose.scope, purpose.asked);
         let stored = match scope.race(Point::Session, self.0.runs.store().session(key.clone())).await? {
             Ok(stored) => stored,
@@ -106,7 +110,7 @@ impl Sessions {
     /// Changes a live session to what is asked for. A run that is at work there goes on with what it has.
     pub(super) async fn change(&self, claim: Claim<'_>, before: &Arc<Body>, purpose: &Purpose<'_>) -> Made {
         let Some(own) = purpose.asked.map(|asked| Own::given(asked, before.own.as_ref())) else {
-            return Ok(Ok((Arc::clone(before), Got::Known)));
+            return Ok(Ok(Some((Arc::clone(before), Got::Known))));
         };
         let agent = self.agent_for(purpose, Some(own.agent().unwrap_or(before.set_up_for())));
         let changed = self.ready(Some(&own), &agent).map(|(endpoint, _)| {
@@ -128,7 +132,7 @@ impl Sessions {
         let reaches_as_before = matches!((&before.own, &body.own), (Some(old), Some(new)) if old.reaches_as(new));
         let key = claim.key;
         if !claim.changed(Arc::clone(&body)) {
-            return Ok(Err(NotMade::Configuration("it was deleted while it was changed; ask again".to_owned())));
+            return Ok(Ok(None));
         }
         if !reaches_as_before {
             // Each goes when its last call is over; the next run starts new ones.
@@ -138,7 +142,7 @@ impl Sessions {
         let activated = purpose.happening(HookEvent::Activate, &body);
         // waits: raced in the hooks, which never refuse this.
         let _ = self.hooks().ask(activated, purpose.scope).await?;
-        Ok(Ok((body, Got::Changed)))
+        Ok(Ok(Some((body, Got::Changed))))
     }
 
     /// The agent that is asked for now, else the one that the session had, if it exists any more.

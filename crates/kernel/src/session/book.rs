@@ -18,6 +18,8 @@ pub struct Book<B> {
     entries: HashMap<SessionKey, Entry<B>>,
     /// Clean-ups that are not over.
     leaving: HashMap<SessionKey, usize>,
+    /// Keys of which nobody makes a session, with how many say so.
+    shut: HashMap<SessionKey, usize>,
     births: u64,
     closed: bool,
 }
@@ -87,7 +89,7 @@ impl<B> Departure<B> {
 
 impl<B> Default for Book<B> {
     fn default() -> Self {
-        Self { entries: HashMap::new(), leaving: HashMap::new(), births: 0, closed: false }
+        Self { entries: HashMap::new(), leaving: HashMap::new(), shut: HashMap::new(), births: 0, closed: false }
     }
 }
 
@@ -98,10 +100,10 @@ impl<B: Clone> Book<B> {
             return Enter::Closed;
         }
         let Some(entry) = self.entries.get_mut(key) else {
-            if self.leaving.contains_key(key) {
-                return Enter::Wait;
+            if self.is_vacant(key) {
+                return Enter::Make(self.insert(key));
             }
-            return Enter::Make(self.insert(key));
+            return Enter::Wait;
         };
         let Some(body) = entry.body.as_ref().filter(|_| entry.maker.is_none()) else { return Enter::Wait };
         if has_expired(&mut entry.life, need(body), now) {
@@ -116,10 +118,11 @@ impl<B: Clone> Book<B> {
         if self.closed {
             return Change::Closed;
         }
+        let is_vacant = self.is_vacant(key);
         let births = &mut self.births;
         match self.entries.get_mut(key) {
-            None if self.leaving.contains_key(key) => Change::Wait,
-            None => Change::Absent,
+            None if is_vacant => Change::Absent,
+            None => Change::Wait,
             Some(Entry { body: Some(body), maker: maker @ None, .. }) => {
                 let birth = next(births);
                 *maker = Some(birth);
@@ -223,14 +226,19 @@ impl<B: Clone> Book<B> {
         keys.iter().filter_map(|key| self.take(key)).collect()
     }
 
+    /// Nobody makes a session of this key until it is opened as often. One that lives is not touched by this.
+    pub fn shut(&mut self, key: &SessionKey) {
+        *self.shut.entry(key.clone()).or_default() += 1;
+    }
+
+    /// Takes one [`Book::shut`] back.
+    pub fn open(&mut self, key: &SessionKey) {
+        one_less(&mut self.shut, key);
+    }
+
     /// The clean-up of a session is over.
     pub fn left(&mut self, key: &SessionKey) {
-        if let Some(under_way) = self.leaving.get_mut(key) {
-            *under_way -= 1;
-            if *under_way == 0 {
-                self.leaving.remove(key);
-            }
-        }
+        one_less(&mut self.leaving, key);
     }
 
     /// Where a session stands that is in memory.
@@ -263,10 +271,14 @@ impl<B: Clone> Book<B> {
         !self.leaving.is_empty()
     }
 
-    /// True while a session of this key is being cleaned up.
+    /// True when no session of this key lives, is being made, or is being cleaned up.
     #[must_use]
-    pub fn is_leaving_key(&self, key: &SessionKey) -> bool {
-        self.leaving.contains_key(key)
+    pub fn is_gone(&self, key: &SessionKey) -> bool {
+        !self.entries.contains_key(key) && !self.leaving.contains_key(key)
+    }
+
+    fn is_vacant(&self, key: &SessionKey) -> bool {
+        self.is_gone(key) && !self.shut.contains_key(key)
     }
 
     fn insert(&mut self, key: &SessionKey) -> Birth {
@@ -294,6 +306,15 @@ fn has_expired(life: &mut Life, need: Need, now: Moment) -> bool {
         *life = life.step(LifeInput::Unneeded { idle }, now).0;
     }
     *life == Life::Expired
+}
+
+fn one_less(counts: &mut HashMap<SessionKey, usize>, key: &SessionKey) {
+    if let Some(count) = counts.get_mut(key) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(key);
+        }
+    }
 }
 
 fn next(births: &mut u64) -> Birth {

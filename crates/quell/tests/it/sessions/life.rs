@@ -136,6 +136,25 @@ async fn a_deleted_session_is_cleaned_up_before_the_answer() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_that_is_deleted_under_its_run_does_not_live_on_with_its_key() {
+    let scene = Scene::open().await;
+    scene.house.script("hang", (0..30).map(|_| Behaviour::silent_mid_stream("begun")));
+    let ask = crate::harness::ask(quell_kernel::Push::Gentle);
+    for _ in 0..30 {
+        let mut asked = request("u", "c");
+        asked.api_key = Some(quell_protocol::session::Secret::new("sk-old".to_owned()));
+        let (session, got) = scene.house.engine.open_session(&alice(), asked).await.unwrap();
+        assert_eq!(got, Got::Created);
+        let run = scene.house.send(message(session.as_str(), "marker:hang")).await;
+        scene.house.text_came(&run).await;
+        // It stops the run, whose actor may be at its desk for a moment longer.
+        assert!(scene.house.engine.delete_session(&alice(), &session, &ask).await.unwrap());
+        assert_eq!((scene.house.engine.live_sessions(), scene.around.alive()), (0, 0), "it lives on");
+    }
+    scene.house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_shutdown_cleans_every_session_up() {
     let scene = Scene::open().await;
     for number in 0..50 {

@@ -184,3 +184,82 @@ async fn a_session_that_is_deleted_while_it_is_made_is_cleaned_up() {
     assert_eq!(scene.state("s").await, "none");
     scene.house.close().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_asks_for_a_session_that_is_deleted_meanwhile_gets_a_new_one() {
+    let gate = Arc::new(Semaphore::new(0));
+    let around = Around { names: vec!["a"], gate: Some(Arc::clone(&gate)), ..Around::default() };
+    let scene = Scene::with(around, |_| {}).await;
+    let mut asked = request("u", "c");
+    asked.instruction = Some("Speak like a pirate.".to_owned());
+    let open = |asked| {
+        let engine = scene.house.engine.clone();
+        async move { engine.open_session(&alice(), asked).await }
+    };
+    let delete = async {
+        let (around, engine) = (Arc::clone(&scene.around), scene.house.engine.clone());
+        leaks::settled(PATIENCE, move || match around.heard_of("u:c:scripted").len() {
+            1 => Ok(()),
+            heard => Err(format!("{heard} events")),
+        })
+        .await;
+        let ask = crate::harness::ask(quell_kernel::Push::Gentle);
+        let opener = async {
+            // The deletion waits for who makes the session: let that go on.
+            let waiting = engine.clone();
+            leaks::settled(PATIENCE, move || match waiting.awaiting_sessions() {
+                1 => Ok(()),
+                waiting => Err(format!("{waiting} wait")),
+            })
+            .await;
+            gate.add_permits(10);
+        };
+        let (alice, key) = (alice(), key("u:c:scripted"));
+        tokio::join!(engine.delete_session(&alice, &key, &ask), opener).0
+    };
+    let (opened, deleted) = tokio::join!(open(asked), delete);
+    assert_eq!(opened.unwrap().1, Got::Created);
+    assert!(deleted.unwrap(), "what was stored of the one that was being made is left");
+    assert_eq!(scene.around.noted(), ["begin a", "undo a", "begin a"]);
+    assert_eq!((scene.state("u:c:scripted").await.as_str(), scene.around.alive()), ("ready", 1));
+    scene.house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_successor_waits_until_what_was_known_of_the_deleted_one_is_gone() {
+    let undo_gate = Arc::new(Semaphore::new(0));
+    let around = Around { names: vec!["a"], undo_gate: Some(Arc::clone(&undo_gate)), ..Around::default() };
+    let scene = Scene::with(around, |_| {}).await;
+    let mut asked = request("u", "c");
+    asked.instruction = Some("Speak like a pirate.".to_owned());
+    scene.house.engine.open_session(&alice(), asked).await.unwrap();
+    let engine = &scene.house.engine;
+    let ask = crate::harness::ask(quell_kernel::Push::Gentle);
+    // Two deletions at once, and somebody who asks meanwhile.
+    let delete = || async { engine.delete_session(&alice(), &key("u:c:scripted"), &ask).await.unwrap() };
+    let open = async {
+        let engine = engine.clone();
+        leaks::settled(PATIENCE, move || match engine.live_sessions() {
+            0 => Ok(()),
+            lives => Err(format!("{lives} live")),
+        })
+        .await;
+        let alice = alice();
+        tokio::join!(scene.house.engine.open_session(&alice, request("u", "c")), async {
+            let engine = scene.house.engine.clone();
+            leaks::settled(PATIENCE, move || match engine.awaiting_sessions() {
+                3 => Ok(()),
+                waiting => Err(format!("{waiting} wait")),
+            })
+            .await;
+            undo_gate.add_permits(10);
+        })
+        .0
+    };
+    let (one, other, opened) = tokio::join!(delete(), delete(), open);
+    assert!(one != other, "one of them has deleted it");
+    assert_eq!(opened.unwrap().1, Got::Created);
+    let shown = engine.session_view(&key("u:c:scripted")).await.unwrap().unwrap();
+    assert!(!shown.config.unwrap().instruction.value.contains("pirate"), "it has inherited");
+    scene.house.close().await;
+}
