@@ -226,7 +226,8 @@ impl House {
             return Err("Quell is shutting down".to_owned());
         }
         let slots = book.slots.entry(place).or_default();
-        if let Some(slot) = slots.iter().find(|slot| slot.takes_users()) {
+        // A session may have changed its own endpoint while a run of before goes on with the old one.
+        if let Some(slot) = slots.iter().find(|slot| slot.takes_users() && Arc::ptr_eq(&slot.server, server)) {
             return Ok(Use::of(slot));
         }
         if let Some(trouble) = server.trouble() {
@@ -273,7 +274,7 @@ impl House {
         let book = self.book();
         let slots = book.slots.get(&(server.name.clone(), session));
         let own = slots.into_iter().flatten().find_map(|slot| match slot.state() {
-            State::Ready(link) if slot.takes_users() => Some(link.tools()),
+            State::Ready(link) if slot.takes_users() && std::ptr::eq(&*slot.server, server) => Some(link.tools()),
             _ => None,
         });
         own.or_else(|| server.listed())

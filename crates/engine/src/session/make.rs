@@ -113,12 +113,8 @@ impl Sessions {
             return Ok(Ok(Some((Arc::clone(before), Got::Known))));
         };
         let agent = self.agent_for(purpose, Some(own.agent().unwrap_or(before.set_up_for())));
-        let changed = self.ready(Some(&own), &agent).map(|(endpoint, _)| {
-            let facts = facts(claim.key, Some(&own), &agent, true);
-            Arc::new(before.changed(facts, own, endpoint))
-        });
-        let body = match changed {
-            Ok(body) => body,
+        let body = match self.set_up_anew(before, own, &agent) {
+            Ok(body) => Arc::new(body),
             Err(problem) => {
                 claim.failed_alone();
                 return Ok(Err(NotMade::Configuration(problem)));
@@ -170,6 +166,18 @@ impl Sessions {
         let base = base.ok_or_else(|| format!("there is no agent {agent:?}; `quell agents` lists them"))?;
         let Some(own) = own else { return Ok((None, base)) };
         let endpoint = own.endpoint().map(|(url, key)| workshop.mcp.endpoint(url, key));
+    /// What a session has that says this itself from now on, once all of it is known to be good.
+    fn set_up_anew(&self, before: &Body, own: Own, agent: &AgentId) -> Result<Body, String> {
+        let (endpoint, base) = self.ready(Some(&own), agent)?;
+        // The same place with the same key: what is connected there goes on.
+        let is_as_before = before.own.as_ref().is_some_and(|old| old.has_endpoint_of(&own));
+        let endpoint = if is_as_before { before.endpoint.clone() } else { endpoint };
+        let body = before.changed(facts(before.key(), Some(&own), agent, true), own, endpoint);
+        body.set_idle(self.idle_of(&base));
+        body.agent(&base, self.0.runs.workshop().society.materials())?;
+        Ok(body)
+    }
+
         let endpoint = endpoint.transpose().map_err(|bad| format!("mcpUrl: {}", bad.problem))?;
         let config = own.over(&base.config)?;
         let materials = workshop.society.materials();

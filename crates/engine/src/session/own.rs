@@ -149,8 +149,7 @@ impl Own {
 
     /// True when both reach the same MCP servers with the same keys.
     pub(super) fn reaches_as(&self, other: &Self) -> bool {
-        let of = |own: &Self| (own.0.mcp_url.clone(), own.0.mcp_api_key.clone(), own.0.mcp_servers.clone());
-        of(self) == of(other)
+        self.has_endpoint_of(other) && self.0.mcp_servers == other.0.mcp_servers
     }
 
     /// An agent's configuration with this session's settings over it.
@@ -181,6 +180,11 @@ impl Own {
             ..agent.clone()
         })
     }
+    /// True when both have the same MCP endpoint with the same key.
+    pub(super) fn has_endpoint_of(&self, other: &Self) -> bool {
+        (&self.0.mcp_url, &self.0.mcp_api_key) == (&other.0.mcp_url, &other.0.mcp_api_key)
+    }
+
 
     /// `provider/model`: the session's own, else its agent's if that is of the session's provider.
     fn model(&self, agent: &AgentConfig) -> Result<String, String> {

@@ -62,6 +62,8 @@ struct Facts {
     manners: HashMap<String, VecDeque<Manner>>,
     always: HashMap<String, Manner>,
     got: Vec<String>,
+    /// With which `authorization` each of them came.
+    keys: Vec<Option<String>>,
     opened: usize,
     sessions: BTreeSet<String>,
 }
@@ -107,6 +109,13 @@ impl HttpServer {
     #[must_use]
     pub fn got(&self, what: &str) -> usize {
         self.stage.facts().got.iter().filter(|got| *got == what).count()
+    }
+
+    /// With which `authorization` the messages of this method came.
+    #[must_use]
+    pub fn keys_of(&self, what: &str) -> Vec<Option<String>> {
+        let facts = self.stage.facts();
+        facts.got.iter().zip(&facts.keys).filter(|(got, _)| *got == what).map(|(_, key)| key.clone()).collect()
     }
 
     /// Waits until it has got so many of them.
@@ -248,6 +257,8 @@ async fn exchange(stream: &mut TcpStream, stage: &Stage) -> io::Result<()> {
         let manner = {
             let mut facts = stage.facts();
             facts.got.push(what.clone());
+            let key = incoming.headers.iter().find(|(name, _)| name == "authorization");
+            facts.keys.push(key.map(|(_, value)| value.clone()));
             let queued = facts.manners.get_mut(&what).and_then(VecDeque::pop_front);
             queued.or_else(|| facts.always.get(&what).copied())
         };
