@@ -159,13 +159,6 @@ impl Sessions {
         Ok(body)
     }
 
-    /// Checks what a session says itself: its endpoint, its agent, its model.
-    fn ready(&self, own: Option<&Own>, agent: &AgentId) -> Result<(Option<Endpoint>, Arc<Agent>), String> {
-        let workshop = self.0.runs.workshop();
-        let base = workshop.society.get(agent);
-        let base = base.ok_or_else(|| format!("there is no agent {agent:?}; `quell agents` lists them"))?;
-        let Some(own) = own else { return Ok((None, base)) };
-        let endpoint = own.endpoint().map(|(url, key)| workshop.mcp.endpoint(url, key));
     /// What a session has that says this itself from now on, once all of it is known to be good.
     fn set_up_anew(&self, before: &Body, own: Own, agent: &AgentId) -> Result<Body, String> {
         let (endpoint, base) = self.ready(Some(&own), agent)?;
@@ -178,6 +171,13 @@ impl Sessions {
         Ok(body)
     }
 
+    /// Checks what a session says itself: its endpoint, its agent, its model.
+    fn ready(&self, own: Option<&Own>, agent: &AgentId) -> Result<(Option<Endpoint>, Arc<Agent>), String> {
+        let workshop = self.0.runs.workshop();
+        let base = workshop.society.get(agent);
+        let base = base.ok_or_else(|| format!("there is no agent {agent:?}; `quell agents` lists them"))?;
+        let Some(own) = own else { return Ok((None, base)) };
+        let endpoint = own.endpoint().map(|(url, key)| workshop.mcp.endpoint(url, key));
         let endpoint = endpoint.transpose().map_err(|bad| format!("mcpUrl: {}", bad.problem))?;
         let config = own.over(&base.config)?;
         let materials = workshop.society.materials();

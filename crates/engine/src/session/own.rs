@@ -6,6 +6,7 @@ use quell_protocol::session::{Secret, SessionConfig, SessionRequest, Setting, Se
 use quell_protocol::{AgentId, SessionKey};
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
+use url::Url;
 
 use super::vault::Vault;
 use crate::agent::AgentConfig;
@@ -23,12 +24,17 @@ const LANGUAGE: &str = "en-US";
 pub(super) struct Own(SessionRequest);
 
 /// The keys of a session, as they are sealed.
-#[derive(Default, Serialize, Deserialize)]
+#[derive(Default, PartialEq, Serialize, Deserialize)]
 struct Keys {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     api_key: Option<Secret>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     mcp_api_key: Option<Secret>,
+    /// Places with a query, which may be a key, too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    base_url: Option<Secret>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    mcp_url: Option<Secret>,
 }
 
 impl Own {
@@ -74,7 +80,14 @@ impl Own {
                 serde_json::from_slice(&opened).map_err(|error| unreadable(error.to_string()))?
             }
         };
-        Ok(Some(Self(SessionRequest { api_key: keys.api_key, mcp_api_key: keys.mcp_api_key, ..open })))
+        let place = |sealed: Option<Secret>| sealed.map(|place| place.expose().to_owned());
+        Ok(Some(Self(SessionRequest {
+            api_key: keys.api_key,
+            mcp_api_key: keys.mcp_api_key,
+            base_url: place(keys.base_url).or(open.base_url),
+            mcp_url: place(keys.mcp_url).or(open.mcp_url),
+            ..open
+        })))
     }
 
     /// As it was stored, but for its keys.
@@ -96,11 +109,17 @@ impl Own {
         session: &StoredSession,
         vault: &Vault,
     ) -> Result<Option<Self>, String> {
-        let brings_keys = asked.api_key.is_some() || asked.mcp_api_key.is_some();
         match Self::stored(session, vault) {
-            Err(_) if brings_keys => Self::stored_without_keys(session),
+            Err(_) if Self::gives_keys(asked) => Self::stored_without_keys(session),
             read => read,
         }
+    }
+
+    /// True when somebody who asks gives a key, or a place that may hold one.
+    fn gives_keys(asked: &SessionRequest) -> bool {
+        let has_query = |place: &Option<String>| place.as_ref().is_some_and(|place| place.contains('?'));
+        let gives_place = has_query(&asked.base_url) || has_query(&asked.mcp_url);
+        asked.api_key.is_some() || asked.mcp_api_key.is_some() || gives_place
     }
 
     /// As it is to be stored.
@@ -114,11 +133,20 @@ impl Own {
         at: String,
         vault: &Vault,
     ) -> Result<SessionSetup, String> {
-        let keys = Keys { api_key: self.0.api_key.clone(), mcp_api_key: self.0.mcp_api_key.clone() };
-        let has_keys = keys.api_key.is_some() || keys.mcp_api_key.is_some();
-        let plain = serde_json::to_vec(&keys).map_err(|error| error.to_string())?;
-        let secrets = has_keys.then(|| vault.seal(key.as_str(), &plain)).transpose()?;
-        let open = SessionRequest { api_key: None, mcp_api_key: None, ..self.0.clone() };
+        let mut open = self.0.clone();
+        let with_query = |place: &mut Option<String>| place.take_if(|place| place.contains('?')).map(Secret::new);
+        let keys = Keys {
+            api_key: open.api_key.take(),
+            mcp_api_key: open.mcp_api_key.take(),
+            base_url: with_query(&mut open.base_url),
+            mcp_url: with_query(&mut open.mcp_url),
+        };
+        let secrets = if keys == Keys::default() {
+            None
+        } else {
+            let plain = serde_json::to_vec(&keys).map_err(|error| error.to_string())?;
+            Some(vault.seal(key.as_str(), &plain)?)
+        };
         let config = serde_json::to_string(&open).map_err(|error| error.to_string())?;
         Ok(SessionSetup { key: key.clone(), agent, at, config, secrets })
     }
@@ -161,6 +189,13 @@ impl Own {
         if own.mcp_api_key.is_some() && own.mcp_url.is_none() {
             return Err("mcpApiKey is given without mcpUrl; name the endpoint that it is for".to_owned());
         }
+        for (key, place) in [("baseUrl", &own.base_url), ("mcpUrl", &own.mcp_url)] {
+            if place.as_deref().is_some_and(holds_password) {
+                return Err(format!(
+                    "{key} holds a user or a password, which would be shown; give a key in their place"
+                ));
+            }
+        }
         // A model that thinks takes no temperature but its own.
         let thinks = agent.thinking_mode().is_some();
         let temperature = own.temperature.or(agent.temperature).or((!thinks).then_some(TEMPERATURE));
@@ -184,7 +219,6 @@ impl Own {
     pub(super) fn has_endpoint_of(&self, other: &Self) -> bool {
         (&self.0.mcp_url, &self.0.mcp_api_key) == (&other.0.mcp_url, &other.0.mcp_api_key)
     }
-
 
     /// `provider/model`: the session's own, else its agent's if that is of the session's provider.
     fn model(&self, agent: &AgentConfig) -> Result<String, String> {
@@ -232,7 +266,7 @@ pub(super) fn shown(
         agent: agent.clone(),
         model: setting(config.model.clone(), source(said.is_some_and(|own| own.model.is_some()), true)),
         api_key: hidden(said.and_then(|own| own.api_key.as_ref())),
-        base_url: said.and_then(|own| own.base_url.clone()),
+        base_url: said.and_then(|own| own.base_url.as_deref()).map(without_query),
         temperature: config.temperature.map(|value| {
             let by_session = said.is_some_and(|own| own.temperature.is_some());
             setting(value, source(by_session, base.temperature.is_some()))
@@ -253,10 +287,19 @@ pub(super) fn shown(
             let by_session = said.is_some_and(|own| own.mcp_servers.is_some());
             setting(value, source(by_session, base.mcp.is_some()))
         }),
-        mcp_url: said.and_then(|own| own.mcp_url.clone()),
+        mcp_url: said.and_then(|own| own.mcp_url.as_deref()).map(without_query),
         mcp_api_key: hidden(said.and_then(|own| own.mcp_api_key.as_ref())),
         idle_s,
     }
+}
+
+fn holds_password(place: &str) -> bool {
+    Url::parse(place).is_ok_and(|url| !url.username().is_empty() || url.password().is_some())
+}
+
+/// Some servers take their key there.
+fn without_query(place: &str) -> String {
+    place.split_once('?').map_or_else(|| place.to_owned(), |(place, _)| format!("{place}?***"))
 }
 
 fn setting<T>(value: T, from: SettingSource) -> Setting<T> {

@@ -42,7 +42,7 @@ async fn its_configuration_is_shown_with_its_sources_and_without_its_keys() {
         main.language = Some("de-DE".to_owned());
     })
     .await;
-    let asked = json!({"apiKey": "sk-secret-1", "mcpApiKey": "sk-secret-2", "mcpUrl": "http://127.0.0.1:9/mcp", "maxTokens": 99});
+    let asked = json!({"apiKey": "sk-secret-1", "mcpApiKey": "sk-secret-2", "mcpUrl": "http://127.0.0.1:9/mcp?token=sk-secret-3", "maxTokens": 99});
     let _ = house.http.post("/api/sessions", &body(&asked)).await.expect_status(201);
     let shown = show(&house.http, KEY).await;
     let config = &shown["config"];
@@ -52,6 +52,7 @@ async fn its_configuration_is_shown_with_its_sources_and_without_its_keys() {
     assert_eq!(config["language"], json!({"value": "de-DE", "from": "agent"}));
     assert_eq!(config["model"], json!({"value": "scripted/model", "from": "agent"}));
     assert_eq!((&config["apiKey"], &config["mcpApiKey"]), (&json!("***"), &json!("***")));
+    assert_eq!(config["mcpUrl"], "http://127.0.0.1:9/mcp?***");
     assert_eq!(config["idleS"], 1800);
     // Nowhere: not in what is shown, not in the list, not in the files.
     let listed = house.http.get("/api/sessions").await.expect_status(200);
@@ -181,6 +182,8 @@ async fn keys_whose_sealing_key_is_lost_can_be_given_again() {
 #[case::endpoint(json!({"mcpUrl": "nowhere"}), "no URL")]
 #[case::key_for_nothing(json!({"mcpApiKey": "k"}), "without mcpUrl")]
 #[case::place(json!({"baseUrl": "nowhere"}), "no URL")]
+#[case::password(json!({"baseUrl": "http://u:sk-secret@127.0.0.1:9/v1"}), "baseUrl holds a user or a password")]
+#[case::mcp_password(json!({"mcpUrl": "http://u:sk-secret@127.0.0.1:9/mcp"}), "mcpUrl holds a user or a password")]
 #[case::temperature(json!({"temperature": 7.5}), "from 0 to 2")]
 #[case::tokens(json!({"maxTokens": 0}), "at least 1")]
 #[tokio::test(flavor = "multi_thread")]
