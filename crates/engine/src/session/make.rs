@@ -29,7 +29,12 @@ impl Sessions {
             Ok(staged) => staged,
             Err(why) => {
                 tracing::info!(session = %claim.key, %why, "session not made");
-                claim.failed(&why);
+                // Before there is anything of it, it is the fault of what this one asks for: others have not asked for that.
+                if claim.body.is_some() {
+                    claim.failed(&why)
+                } else {
+                    claim.failed_alone()
+                }
                 return Ok(Err(why));
             }
         };
@@ -172,7 +177,7 @@ impl Sessions {
     }
 
     /// Checks what a session says itself: its endpoint, its agent, its model.
-    fn ready(&self, own: Option<&Own>, agent: &AgentId) -> Result<(Option<Endpoint>, Arc<Agent>), String> {
+    pub(super) fn ready(&self, own: Option<&Own>, agent: &AgentId) -> Result<(Option<Endpoint>, Arc<Agent>), String> {
         let workshop = self.0.runs.workshop();
         let base = workshop.society.get(agent);
         let base = base.ok_or_else(|| format!("there is no agent {agent:?}; `quell agents` lists them"))?;

@@ -175,6 +175,11 @@ impl Own {
         of(self) == of(other)
     }
 
+    /// True when both have the same MCP endpoint with the same key.
+    pub(super) fn has_endpoint_of(&self, other: &Self) -> bool {
+        (&self.0.mcp_url, &self.0.mcp_api_key) == (&other.0.mcp_url, &other.0.mcp_api_key)
+    }
+
     /// True when both reach the same MCP servers with the same keys.
     pub(super) fn reaches_as(&self, other: &Self) -> bool {
         self.has_endpoint_of(other) && self.0.mcp_servers == other.0.mcp_servers
@@ -214,10 +219,6 @@ impl Own {
             mcp: own.mcp_servers.clone().or_else(|| agent.mcp.clone()),
             ..agent.clone()
         })
-    }
-    /// True when both have the same MCP endpoint with the same key.
-    pub(super) fn has_endpoint_of(&self, other: &Self) -> bool {
-        (&self.0.mcp_url, &self.0.mcp_api_key) == (&other.0.mcp_url, &other.0.mcp_api_key)
     }
 
     /// `provider/model`: the session's own, else its agent's if that is of the session's provider.

@@ -60,6 +60,7 @@ impl Sessions {
             Some(own) => own.over(&base.config).map_err(wrong)?,
             None => base.config.clone(),
         };
+        self.ready(own.as_ref(), &base.id).map_err(wrong)?;
         let idle = self.idle_of(&base).as_secs();
         Ok(shown(own.as_ref(), (&base.id, &config), &base.config, idle))
     }

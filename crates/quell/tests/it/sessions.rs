@@ -4,6 +4,7 @@ mod day;
 mod defects;
 mod http;
 mod life;
+mod own;
 mod stages;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
