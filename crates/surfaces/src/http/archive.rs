@@ -1,17 +1,20 @@
 //! Sessions out and in, lines of JSON that are checked as they come; and copies of the whole database.
 
+use std::time::Duration;
+
 use axum::Json;
-use axum::body::{Body, BodyDataStream};
+use axum::body::Body;
 use axum::extract::{FromRequest, Path, Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use futures_util::{StreamExt, stream};
+use futures_util::{Stream, StreamExt, stream};
 use quell_engine::Engine;
 use quell_engine::dispatch::{ArchiveReader, BadArchive, ImportError};
 use quell_engine::store::{Archive, Spool, StoreError};
 use quell_protocol::api::SessionRow;
 use quell_protocol::{ErrorCode, SessionKey};
+use tokio::time::timeout;
 
 use super::sessions::no_session;
 use super::{Refused, Visitor, refuse};
@@ -24,6 +27,9 @@ const ALSO_LINES: [&str; 3] = [LINES, "application/jsonl", "application/octet-st
 
 /// A body that is refused is read on so far and thrown away: a client that still sends would lose the answer otherwise.
 const READ_ON: usize = 1 << 30;
+
+/// How long a body may be silent, and how long a refused one is read on: there is one place for imports.
+const SILENCE: Duration = Duration::from_secs(30);
 
 impl From<ImportError> for Refused {
     fn from(error: ImportError) -> Self {
@@ -92,19 +98,26 @@ impl FromRequest<Door> for Lines {
     async fn from_request(request: Request, door: &Door) -> Result<Self, Refused> {
         check_kind(request.headers())?;
         let limit = door.engine().config().limits.import_bytes;
-        let mut intake = Intake { reader: ArchiveReader::default(), begun: Vec::new(), left: limit, limit };
-        let mut body = request.into_body().into_data_stream();
-        while let Some(piece) = body.next().await {
-            let piece = piece.map_err(|error| {
-                refuse(ErrorCode::InvalidRequest, format!("the body broke off: {error}; nothing was imported"))
-            })?;
-            if let Err(refused) = intake.take(&piece) {
-                read_on(body).await;
-                return Err(refused);
-            }
-        }
-        intake.finish().map(Self)
+        take_in(request.into_body().into_data_stream(), limit).await.map(Self)
     }
+}
+
+async fn take_in<E>(mut body: impl Stream<Item = Result<Bytes, E>> + Unpin, limit: usize) -> Result<Archive, Refused>
+where
+    E: std::fmt::Display,
+{
+    let mut intake = Intake { reader: ArchiveReader::default(), begun: Vec::new(), left: limit, limit };
+    let broken = |how: String| refuse(ErrorCode::InvalidRequest, format!("the body {how}; nothing was imported"));
+    let silent = |_elapsed| broken(format!("was silent for {} s", SILENCE.as_secs()));
+    while let Some(piece) = timeout(SILENCE, body.next()).await.map_err(silent)? {
+        let piece = piece.map_err(|error| broken(format!("broke off: {error}")))?;
+        if let Err(refused) = intake.take(&piece) {
+            // Whoever still sends then does not get the answer.
+            let _ = timeout(SILENCE, read_on(body)).await;
+            return Err(refused);
+        }
+    }
+    intake.finish()
 }
 
 /// Lines, from pieces that end anywhere.
@@ -144,7 +157,7 @@ impl Intake {
     }
 }
 
-async fn read_on(mut body: BodyDataStream) {
+async fn read_on<E>(mut body: impl Stream<Item = Result<Bytes, E>> + Unpin) {
     let mut read = 0;
     while let Some(Ok(piece)) = body.next().await {
         read += piece.len();
@@ -162,4 +175,24 @@ fn check_kind(headers: &HeaderMap) -> Result<(), Refused> {
         return Ok(());
     }
     Err(refuse(ErrorCode::UnsupportedMediaType, format!("the body must be lines of JSON with content-type {LINES}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use axum::response::IntoResponse;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn who_begins_an_import_and_falls_silent_does_not_keep_its_place_for_ever() {
+        let body = stream::iter([Ok::<_, Infallible>(Bytes::from_static(b"\n"))]).chain(stream::pending());
+        let taken = timeout(SILENCE * 3, take_in(body, 1000)).await.expect("the place is kept");
+        assert_eq!(taken.unwrap_err().into_response().status(), StatusCode::BAD_REQUEST);
+        // Refused for its length, and still open.
+        let body = stream::iter([Ok::<_, Infallible>(Bytes::from_static(b"\n\n"))]).chain(stream::pending());
+        let taken = timeout(SILENCE * 3, take_in(body, 1)).await.expect("the place is kept");
+        assert_eq!(taken.unwrap_err().into_response().status(), StatusCode::PAYLOAD_TOO_LARGE);
+    }
 }
