@@ -149,10 +149,19 @@ impl Sessions {
         let agent = asked.agent.as_ref().unwrap_or(default);
         let purpose = Purpose { scope, agent, asked: Some(asked), run: None, by: Some(by) };
         // waits: for a caller, with a scope that the shutdown cancels; no run waits here.
-        match self.enter(key, &purpose).await {
-            Ok(entered) => entered.map(|(_, got)| got),
-            Err(Cancelled) => Err(NotMade::Closing),
+        let got = match self.enter(key, &purpose).await {
+            Ok(entered) => entered.map(|(_, got)| got)?,
+            Err(Cancelled) => return Err(NotMade::Closing),
+        };
+        if got == Got::Known {
+            // Nothing else of this use would outlive the daemon, and retention would take the session for an older one.
+            let clock = self.0.runs.clock();
+            // waits: for the database, as above; the session is there whether or not this is written.
+            if let Err(error) = self.0.runs.store().touch_session(key.clone(), clock.rfc3339(clock.now())).await {
+                tracing::warn!(session = %key, %error, "the use of a session could not be stored");
+            }
         }
+        Ok(got)
     }
 
     fn knock<'a>(&'a self, key: &'a SessionKey, purpose: &Purpose<'_>) -> Knock<'a> {

@@ -76,6 +76,21 @@ impl Store {
         .await
     }
 
+    /// Notes when a session was used last, without a sync of its own. One that is not there, or was used later, stays as it is.
+    ///
+    /// # Errors
+    /// [`StoreError`] when it could not be written.
+    ///
+    /// # Cancel safety
+    /// Safe, as [`Store`] says.
+    pub async fn touch_session(&self, key: SessionKey, at: String) -> Result<(), StoreError> {
+        self.write_relaxed(move |db| {
+            let sql = "UPDATE sessions SET last_used_at = ?2 WHERE key = ?1 AND last_used_at < ?2";
+            db.prepare_cached(sql)?.execute([key.as_str(), &at]).map(drop)
+        })
+        .await
+    }
+
     /// Deletes a session with its turns and runs, unless it has an open run that is none of those that are `over`.
     ///
     /// # Errors

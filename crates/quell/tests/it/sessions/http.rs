@@ -112,6 +112,19 @@ async fn what_a_session_says_itself_survives_a_restart_with_its_keys() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_use_without_a_message_is_a_use_after_a_restart_too() {
+    let house = House::open().await;
+    let _ = house.http.post("/api/sessions", &body(&json!({}))).await.expect_status(201);
+    let made = show(&house.http, KEY).await["lastUsedAt"].as_str().unwrap().to_owned();
+    let _ = house.http.post("/api/sessions", &body(&json!({}))).await.expect_status(200);
+    let used = show(&house.http, KEY).await["lastUsedAt"].as_str().unwrap().to_owned();
+    assert!(used > made, "{used} is not later than {made}");
+    let house = house.reopen().await;
+    let stored = show(&house.http, KEY).await["lastUsedAt"].as_str().unwrap().to_owned();
+    assert!(stored >= used, "{used} was forgotten: {stored}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_configured_key_does_not_go_to_a_place_that_a_session_names() {
     let house = House::with(|plan| {
         for provider in plan.engine.providers.values_mut() {
