@@ -110,7 +110,7 @@ pub fn session_key(user: &str, chat: &str, provider: &str) -> Result<SessionKey,
 pub struct SessionAnswer {
     /// Its key, for all other routes.
     pub key: SessionKey,
-    /// Where it stands: `ready` or `active`.
+    /// Where it stands: `ready` or `active`, or `terminated` when somebody has deleted it in this very moment.
     pub state: String,
     /// True when this call made it.
     pub created: bool,

@@ -236,6 +236,8 @@ impl Sessions {
             if remains.tries > 0 {
                 tracing::info!(session = %remains.key, step = remains.what.name(), "session clean-up step done at last");
             }
+            // It is done, whatever its drop does.
+            let _ = std::panic::catch_unwind(AssertUnwindSafe(|| drop(remains)));
             return;
         };
         remains.tries += 1;
@@ -257,6 +259,7 @@ async fn clean_up(sessions: Sessions, mut departure: Departure<Arc<Body>>, why: 
         return;
     }
     let (key, body) = (departure.key, departure.body);
+    let _leaving = Leaving { sessions: sessions.clone(), key: key.clone() };
     // waits: for clean-ups that are limited themselves; nobody closes the semaphore.
     let broom = sessions.0.brooms.acquire().await.ok();
     let limit = sessions.0.times.clean_up;
@@ -279,11 +282,22 @@ async fn clean_up(sessions: Sessions, mut departure: Departure<Arc<Body>>, why: 
         tracing::info!(session = %key, "session expired");
     }
     tracing::info!(session = %key, why = why.word(), "session cleaned up");
-    let mut book = sessions.book();
-    book.lives.left(&key);
-    book.tell(&key, None);
-    drop(book);
-    sessions.0.left.send_modify(|departures| *departures += 1);
+}
+
+/// A clean-up under way. Dropped, it is over, also when code of an embedding program has panicked where nobody can catch it.
+struct Leaving {
+    sessions: Sessions,
+    key: SessionKey,
+}
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        let mut book = self.sessions.book();
+        book.lives.left(&self.key);
+        book.tell(&self.key, None);
+        drop(book);
+        self.sessions.0.left.send_modify(|departures| *departures += 1);
+    }
 }
 
 impl Sessions {

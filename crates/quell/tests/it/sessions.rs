@@ -38,6 +38,8 @@ struct Around {
     fails: Mutex<Vec<(&'static str, usize)>>,
     /// How often the clean-up of the stage of this name fails.
     sticks: Mutex<Vec<(&'static str, usize)>>,
+    /// How often what the stage of this name made panics when it is dropped.
+    drops: Mutex<Vec<(&'static str, usize)>>,
     veto: Mutex<Option<String>>,
     /// Who begins a stage needs one; none when absent.
     gate: Option<Arc<Semaphore>>,
@@ -98,6 +100,14 @@ impl Stage for Named {
             Ok(Box::new(TakeBack(Arc::clone(&self.0), self.1)) as Box<dyn Undo>)
         }
         .boxed()
+    }
+}
+
+impl Drop for TakeBack {
+    fn drop(&mut self) {
+        if Around::one_less(&self.0.drops, self.1) {
+            panic!("the drop of {} panics, as the test wants", self.1);
+        }
     }
 }
 

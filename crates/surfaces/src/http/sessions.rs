@@ -70,7 +70,8 @@ pub(super) async fn open(
     // The rule of keys is the request's own fault; what a session cannot be made of is another.
     request.key()?;
     let (key, got) = door.engine().open_session(caller, request).await?;
-    let state = door.engine().session(&key).await?.map_or_else(String::new, |row| row.state);
+    // Somebody else may have deleted it in this very moment.
+    let state = door.engine().session(&key).await?.map_or_else(|| "terminated".to_owned(), |row| row.state);
     let status = match got {
         Got::Created => StatusCode::CREATED,
         Got::Changed | Got::Known => StatusCode::OK,

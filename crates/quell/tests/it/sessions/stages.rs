@@ -165,6 +165,19 @@ async fn a_step_that_fails_keeps_no_other_from_being_done_and_is_tried_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_panic_in_the_drop_of_a_stage_bars_nobody_from_its_session() {
+    let around = Around { names: vec!["a", "b"], drops: vec![("b", 1)].into(), ..Around::default() };
+    let scene = Scene::with(around, |_| {}).await;
+    scene.house.ask("s", "hello").await;
+    scene.pass(LONG);
+    let run = scene.house.ask("s", "again").await;
+    assert_eq!(run.verdict.unwrap().word(), "completed");
+    let noted = scene.around.noted();
+    assert!(noted.contains(&"undo a".to_owned()), "the panic has skipped a step: {noted:?}");
+    scene.house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_that_is_deleted_while_it_is_made_is_cleaned_up() {
     let gate = Arc::new(Semaphore::new(0));
     let around = Around { names: vec!["a"], gate: Some(Arc::clone(&gate)), ..Around::default() };
