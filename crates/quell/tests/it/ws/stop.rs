@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
-use quell_testkit::Behaviour;
 use quell_testkit::commands::{self, Marker};
+use quell_testkit::{Behaviour, leaks};
 use rstest::rstest;
 use serde_json::{Value, json};
 
@@ -297,6 +297,10 @@ async fn a_stop_of_what_an_ended_run_left_did_something(#[case] method: &str, #[
         assert_eq!(answer["processes"][0]["state"], "ended", "it was waited for");
     }
     mark.gone(PATIENCE).await;
+    // Its warden says so a moment later.
+    let engine = house.engine.clone();
+    let over = move || if engine.living_processes() == 0 { Ok(()) } else { Err("not reported yet".to_owned()) };
+    leaks::settled(PATIENCE, over).await;
     let again = client.call(method, params).await;
     let did = if method == "sessions.abort" { again["status"] == "aborted" } else { again["aborted"] == true };
     assert!(!did && again["processes"].is_null(), "{again:#}");
