@@ -4,7 +4,6 @@
 
 use quell_kernel::memory::{self, CONVERSATION, Message, Recalled, Showing, may_be_shown};
 use quell_kernel::registry::NewRun;
-use quell_protocol::Surface;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -164,20 +163,5 @@ fn recalled(found: FoundNote) -> Recalled {
 
 /// The key under which the message of a run is saved.
 fn key_of_message(run: &NewRun) -> String {
-    Message { channel: door(run.surface), thread: None, sender: run.principal.as_str(), id: run.id.as_str() }.key()
-}
-
-/// The door in a word.
-fn door(surface: Surface) -> &'static str {
-    match surface {
-        Surface::Http => "http",
-        Surface::Ws => "ws",
-        Surface::Cli => "cli",
-        Surface::Tui => "tui",
-        Surface::Page => "page",
-        Surface::Channel => "channel",
-        Surface::Openai => "openai",
-        Surface::Daemon => "daemon",
-        Surface::Embedded => "embedded",
-    }
+    Message { channel: run.surface.word(), thread: None, sender: run.principal.as_str(), id: run.id.as_str() }.key()
 }

@@ -165,3 +165,34 @@ pub enum Surface {
     /// A program that embeds the engine.
     Embedded,
 }
+
+impl Surface {
+    /// The door in a word, as it stands on the wire.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Ws => "ws",
+            Self::Cli => "cli",
+            Self::Tui => "tui",
+            Self::Page => "page",
+            Self::Channel => "channel",
+            Self::Openai => "openai",
+            Self::Daemon => "daemon",
+            Self::Embedded => "embedded",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_door_is_the_same_word_everywhere() {
+        use Surface::{Channel, Cli, Daemon, Embedded, Http, Openai, Page, Tui, Ws};
+        for door in [Http, Ws, Cli, Tui, Page, Channel, Openai, Daemon, Embedded] {
+            assert_eq!(serde_json::to_value(door).unwrap(), door.word());
+        }
+    }
+}

@@ -1,6 +1,5 @@
 //! `quell audit`: who did what, when and from where.
 
-use quell_protocol::Surface;
 use quell_protocol::audit::AuditRow;
 
 use super::table::{Cell, lay_out};
@@ -41,8 +40,8 @@ pub(super) async fn run(link: &Link, args: AuditArgs, io: &mut Io) -> Result<Exi
 
 fn row(row: &AuditRow) -> [Cell; 7] {
     let from = match &row.from {
-        Some(from) => format!("{} {from}", door(row.surface)),
-        None => door(row.surface).to_owned(),
+        Some(from) => format!("{} {from}", row.surface.word()),
+        None => row.surface.word().to_owned(),
     };
     [
         row.seq.to_string().into(),
@@ -53,18 +52,4 @@ fn row(row: &AuditRow) -> [Cell; 7] {
         Cell::cut(row.target.as_deref().unwrap_or_default(), 80),
         Cell::cut(row.detail.as_deref().unwrap_or_default(), 200),
     ]
-}
-
-fn door(surface: Surface) -> &'static str {
-    match surface {
-        Surface::Http => "http",
-        Surface::Ws => "ws",
-        Surface::Cli => "cli",
-        Surface::Tui => "tui",
-        Surface::Page => "page",
-        Surface::Channel => "channel",
-        Surface::Openai => "openai",
-        Surface::Daemon => "daemon",
-        Surface::Embedded => "embedded",
-    }
 }
