@@ -2,15 +2,18 @@
 //! by a restart.
 
 use std::path::Path;
+use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use quell_engine::EngineConfig;
+use quell_engine::clock::{Clock, Skipped};
 use quell_engine::dispatch::Retention;
 use quell_protocol::ResourceKind;
 use quell_testkit::Behaviour;
 use serde_json::json;
 
 use crate::harness::{Claim, Ground, House, key, message, root};
+use crate::sessions::request;
 
 const DAY: SignedDuration = SignedDuration::from_hours(24);
 
@@ -70,6 +73,31 @@ async fn what_was_not_used_for_long_goes_whole_and_says_so() {
         rows.iter().map(|row| (row.principal.as_str(), row.action.as_str(), row.target.as_deref())).collect();
     assert_eq!(told, [("quell", "delete_session", Some("session a")), ("quell", "delete_session", Some("session c"))]);
     assert!(rows[0].detail.as_deref().unwrap().contains("30 days"), "{rows:?}");
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_that_was_asked_for_and_not_written_to_was_used() {
+    let ground = tempfile::tempdir().unwrap();
+    let retention = Retention { max_age_days: Some(30), ..Retention::default() };
+    let time: &'static Skipped = Box::leak(Box::default());
+    let change = |config: &mut EngineConfig| {
+        config.clock = Clock::skipping(time);
+        config.retention = retention.clone();
+        config.sessions.idle_s = 30 * 24 * 3600;
+    };
+    let first = House::on(Ground::Lent(ground.path().to_path_buf()), Claim::shared().await, change).await;
+    for user in ["ann", "bob"] {
+        first.engine.open_session(&root(), request(user, "c")).await.unwrap();
+    }
+    // Often enough that it lives on.
+    time.skip(Duration::from_secs(20 * 24 * 3600));
+    first.engine.open_session(&root(), request("ann", "c")).await.unwrap();
+    let used = first.engine.session(&key("ann:c:scripted")).await.unwrap().unwrap().last_used_at;
+    first.close().await;
+    let house = house(ground.path(), retention).await;
+    assert_eq!(house.engine.session(&key("ann:c:scripted")).await.unwrap().unwrap().last_used_at, used);
+    assert_eq!(retired(&house, later(40)).await, ["bob:c:scripted"]);
     house.close().await;
 }
 
