@@ -22,7 +22,7 @@ use quell_kernel::Moment;
 use quell_kernel::session::Book as Lives;
 use quell_kernel::turn::Turn;
 use quell_protocol::hook::HookEvent;
-use quell_protocol::{ResourceKind, SessionKey};
+use quell_protocol::{ErrorCode, ResourceKind, SessionKey};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
@@ -60,8 +60,8 @@ struct Inner {
     book: Mutex<Book>,
     /// Rises at each departure that is over.
     left: watch::Sender<u64>,
-    /// Cancelled when there are to be no more sweeps.
-    sweeper: CancellationToken,
+    /// Cancelled when the daemon begins to close: no more sweeps, and nobody without a run makes a session any more.
+    closing: CancellationToken,
 }
 
 /// `[sessions]` of the configuration.
@@ -172,7 +172,7 @@ impl Sessions {
             brooms: Arc::new(Semaphore::new(BROOMS)),
             book: Mutex::default(),
             left: watch::Sender::new(0),
-            sweeper: CancellationToken::new(),
+            closing: CancellationToken::new(),
         }))
     }
 
@@ -316,8 +316,13 @@ impl Sessions {
     }
 
     /// What a run works with: its session, made if it must be, its agent as that session has it, and what was said.
-    async fn outfit(&self, cell: &Cell, base: &Arc<Agent>) -> Result<Result<Outfit, Unfit>, Cancelled> {
+    async fn outfit(&self, cell: &Cell) -> Result<Result<Outfit, Unfit>, Cancelled> {
         let run = &cell.run;
+        // An agent leaves only when all its runs are over, so it is there; a run that is wrong about that ends at once.
+        let Some(base) = self.0.runs.workshop().society.get(&run.agent) else {
+            let message = format!("its agent {:?} is not there any more; send the message to another one", run.agent);
+            return Ok(Err(Unfit { code: ErrorCode::AgentNotFound.as_str(), message }));
+        };
         let facts = happening(HookEvent::Activate, cell.view(), None).run;
         let purpose = Purpose { scope: &cell.scope, agent: &run.agent, asked: None, run: facts, by: None };
         // waits: the purpose holds the run's scope.
@@ -327,8 +332,8 @@ impl Sessions {
         };
         // It enters once.
         let _ = cell.session.set(body.facts.clone());
-        body.set_idle(self.idle_of(base));
-        let agent = match body.agent(base, self.0.runs.workshop().society.materials()) {
+        body.set_idle(self.idle_of(&base));
+        let agent = match body.agent(&base, self.0.runs.workshop().society.materials()) {
             Ok(agent) => agent,
             Err(problem) => {
                 let why = NotMade::Configuration(problem);
@@ -378,16 +383,11 @@ async fn run_one(sessions: &Sessions, key: &SessionKey, cell: Arc<Cell>, permit:
     let runs = sessions.0.runs.clone();
     let hold = |permit| Place { held: cell.scope.hold(ResourceKind::Permit, "in-flight run"), permit };
     let place = permit.filter(|_| cell.run.parent.is_none()).map(hold);
-    let Some(agent) = runs.workshop().society.get(&cell.run.agent) else {
-        // An agent leaves only when all its runs are over, this one too: there is nothing to work for any more.
-        tracing::warn!(run = %cell.id(), agent = %cell.run.agent, "a run came to its turn after its agent had left");
-        return;
-    };
     let work = {
         let (cell, sessions) = (Arc::clone(&cell), sessions.clone());
         async move {
             let reins = RunReins { sessions: &sessions, cell: &cell };
-            sessions.0.runs.see_through(&cell, &reins, place, sessions.outfit(&cell, &agent)).await;
+            sessions.0.runs.see_through(&cell, &reins, place, sessions.outfit(&cell)).await;
         }
     };
     let lineage = Lineage::of(sessions, &cell);

@@ -139,6 +139,8 @@ impl Engine {
             target: Some(format!("session {}", idle.key)),
             detail: Some(why.clone()),
         };
+        // Nobody makes its successor until all of it is gone.
+        let _shut = self.inner().sessions.end(&idle.key).await;
         // It says no when a message came in this very moment.
         if self.inner().store.retire_session(idle.clone(), entry).await? != Deleted::Yes {
             return Ok(false);

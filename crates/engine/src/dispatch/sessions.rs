@@ -46,7 +46,7 @@ impl Engine {
             let mut got = std::pin::pin!(inner.sessions.open(key, asked, by, &scope));
             tokio::select! {
                 got = &mut got => got,
-                () = inner.closing.cancelled() => {
+                () = inner.sessions.closing() => {
                     scope.cancel();
                     got.await
                 }

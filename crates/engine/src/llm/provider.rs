@@ -168,7 +168,9 @@ fn endpoint(config: &ProviderConfig) -> Result<Url, String> {
         (None, ProviderKind::Anthropic) => "https://api.anthropic.com/v1",
         (None, ProviderKind::Demo) => return Err("the demo model is not started, so it has no base_url".to_owned()),
     };
-    let wrong = |problem: &str| format!("base_url `{base}` {problem}; it should look like https://host/v1");
+    // What stands behind a question mark may be a key.
+    let shown = base.split('?').next().unwrap_or_default();
+    let wrong = |problem: &str| format!("base_url `{shown}` {problem}; it should look like https://host/v1");
     let mut url = Url::parse(base).map_err(|error| wrong(&format!("is no URL ({error})")))?;
     if !matches!(url.scheme(), "http" | "https") {
         return Err(wrong("is neither http nor https"));

@@ -123,7 +123,11 @@ impl McpConfig {
             (Some(_), None) => Err(("command", "is empty; write the program that is to be started".to_owned())),
             (None, Some(url)) => match Url::parse(url) {
                 Ok(url) if matches!(url.scheme(), "http" | "https") && url.has_host() => Ok(Reach::Url(url)),
-                _ => Err(("url", format!("`{url}` is no URL; it should look like https://host/mcp"))),
+                _ => {
+                    // What stands behind a question mark may be a key.
+                    let shown = url.split('?').next().unwrap_or_default();
+                    Err(("url", format!("`{shown}` is no URL; it should look like https://host/mcp")))
+                }
             },
             (Some(_), Some(_)) => {
                 Err(("url", "excludes `command`: a server is started or reached, not both".to_owned()))

@@ -12,11 +12,12 @@ use futures_util::FutureExt;
 use quell_kernel::session::{Departure, Need};
 use quell_protocol::SessionKey;
 use quell_protocol::hook::{HookEvent, SessionFacts};
+use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::body::{Begun, Body};
 use super::enter::outcome;
-use super::{Desk, NEWS_KEPT, Sessions};
+use super::{Book, Desk, NEWS_KEPT, Sessions};
 use crate::hooks::{Happening, undo_stage};
 use crate::mcp::Farewell;
 
@@ -127,15 +128,24 @@ impl Sessions {
             std::mem::take(&mut book.remains)
         };
         metrics::histogram!("quell_session_sweep_seconds").record(begun.elapsed());
+        // It says when they are tried; nobody waits for that here.
+        drop(self.try_again(again));
+    }
+
+    /// Tries steps again that failed, in a task of the engine. The sender is dropped when all of them are tried.
+    fn try_again(&self, again: Vec<Remains>) -> oneshot::Receiver<()> {
+        let (under_way, tried) = oneshot::channel();
         if !again.is_empty() {
             let sessions = self.clone();
             self.0.runs.spawn(async move {
+                let _under_way = under_way;
                 for remains in again {
                     // waits: in a task of the engine, for at most the limit of each.
                     sessions.give_back(remains).await;
                 }
             });
         }
+        tried
     }
 
     /// Drops what is in memory of histories that nobody has read or written for a while; the next run reads them again.
@@ -149,26 +159,43 @@ impl Sessions {
         }
     }
 
-    /// No more sweeps.
+    /// No more sweeps, and who makes a session without a run gives up.
     pub fn stop_sweeping(&self) {
-        self.0.sweeper.cancel();
+        self.0.closing.cancel();
     }
 
-    /// Takes all sessions out, lets nobody in any more, and cleans them up, until `deadline`. Answers how many were not clean.
+    /// Waits until [`Sessions::stop_sweeping`].
+    ///
+    /// # Cancel safety
+    /// Safe: it waits for a condition.
+    pub async fn closing(&self) {
+        // waits: for the daemon's end, beside what it ends.
+        self.0.closing.cancelled().await;
+    }
+
+    /// Takes all sessions out, lets nobody in any more, and cleans them up, until `deadline`; what failed before is tried a last
+    /// time. Answers how many were not clean.
     ///
     /// # Cancel safety
     /// Safe: the clean-ups go on in tasks of the engine.
     pub async fn close(&self, deadline: Instant) -> usize {
-        let departures = self.book().lives.take_all();
+        let (departures, again) = {
+            let mut book = self.book();
+            (book.lives.take_all(), std::mem::take(&mut book.remains))
+        };
         let count = departures.len();
+        let tried = self.try_again(again);
         for departure in departures {
             self.see_off(departure, Why::Shutdown);
         }
         let all_left = async {
-            // Level, not edge: looked at again at each departure.
+            // Level, not edge: looked at again at each departure, and when a maker has given up.
             let mut left = self.0.left.subscribe();
+            let are_gone = |book: &Book| book.lives.is_empty() && !book.lives.is_leaving();
             // waits: for the daemon at its end, until the deadline.
-            let _ = left.wait_for(|_| !self.book().lives.is_leaving()).await;
+            let _ = left.wait_for(|_| are_gone(&self.book())).await;
+            // waits: as above; the sender is dropped when all is tried.
+            let _ = tried.await;
         };
         // waits: as above.
         let in_time = timeout_at(deadline, all_left).await.is_ok();
@@ -317,7 +344,7 @@ pub async fn sweep_at_times(sessions: Sessions) {
     loop {
         // waits: between sweeps, in a task of the engine.
         tokio::select! {
-            () = sessions.0.sweeper.cancelled() => return,
+            () = sessions.closing() => return,
             () = sleep(sessions.0.times.sweep) => sessions.sweep(),
         }
     }

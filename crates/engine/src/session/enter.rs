@@ -265,6 +265,7 @@ impl Claim<'_> {
         let departure = book.lives.failed(self.key, self.birth, self.body.take());
         book.tell(self.key, why.cloned());
         drop(book);
+        self.sessions.0.left.send_modify(|departures| *departures += 1);
         if let Some(departure) = departure {
             let why = if departure.life == Life::Uninitialised { Why::NotMade } else { Why::Ended };
             self.sessions.see_off(departure, why);

@@ -165,6 +165,24 @@ async fn a_step_that_fails_keeps_no_other_from_being_done_and_is_tried_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_step_that_failed_before_is_tried_a_last_time_at_the_shutdown() {
+    let around = Around { names: vec!["a", "b"], sticks: vec![("b", 1)].into(), ..Around::default() };
+    let scene = Scene::with(around, |_| {}).await;
+    scene.house.ask("s", "hello").await;
+    scene.pass(LONG);
+    scene.alive(1).await;
+    let engine = scene.house.engine.clone();
+    leaks::settled(PATIENCE, move || match engine.unclean_sessions() {
+        1 => Ok(()),
+        unclean => Err(format!("{unclean} steps are left")),
+    })
+    .await;
+    let around = Arc::clone(&scene.around);
+    scene.house.close().await;
+    assert_eq!(around.alive(), 0, "what sticks was left as it was");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_panic_in_the_drop_of_a_stage_bars_nobody_from_its_session() {
     let around = Around { names: vec!["a", "b"], drops: vec![("b", 1)].into(), ..Around::default() };
     let scene = Scene::with(around, |_| {}).await;
@@ -275,4 +293,34 @@ async fn a_successor_waits_until_what_was_known_of_the_deleted_one_is_gone() {
     let shown = engine.session_view(&key("u:c:scripted")).await.unwrap().unwrap();
     assert!(!shown.config.unwrap().instruction.value.contains("pirate"), "it has inherited");
     scene.house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_that_is_being_made_at_the_shutdown_is_given_back_before_its_end() {
+    let (gate, undo_gate) = (Arc::new(Semaphore::new(1)), Arc::new(Semaphore::new(0)));
+    let around = Around {
+        names: vec!["a", "b"],
+        gate: Some(Arc::clone(&gate)),
+        undo_gate: Some(Arc::clone(&undo_gate)),
+        ..Around::default()
+    };
+    let scene = Scene::with(around, |_| {}).await;
+    let (engine, around) = (scene.house.engine.clone(), Arc::clone(&scene.around));
+    let opening = async move { engine.open_session(&alice(), request("u", "c")).await };
+    let closing = async {
+        scene.alive(1).await;
+        let down = scene.house.engine.shut_down();
+        let noting = Arc::clone(&around);
+        let undone = async {
+            // The clean-up has begun, and takes its time: longer than other tasks of the engine have.
+            tokio::time::sleep(std::time::Duration::from_millis(800)).await;
+            assert_eq!(noting.noted(), ["begin a"]);
+            undo_gate.add_permits(1);
+        };
+        tokio::join!(down, undone).0
+    };
+    let (opened, left) = tokio::join!(opening, closing);
+    assert_eq!(opened.unwrap_err(), NotMade::Closing);
+    assert!(left.is_empty(), "{left:?}");
+    assert_eq!((around.noted(), around.alive()), (vec!["begin a".to_owned(), "undo a".to_owned()], 0));
 }
