@@ -284,7 +284,8 @@ impl Sessions {
 
     /// Waits for a place for the next run of a session; none when there is something to do without one.
     async fn place(&self, key: &SessionKey) -> Option<OwnedSemaphorePermit> {
-        let poked = self.book().desks.get(key).map(|desk| Arc::clone(&desk.poked))?;
+        let now = self.0.runs.clock().now();
+        let poked = Arc::clone(&self.book().desks.entry(key.clone()).or_insert_with(|| Desk::new(now)).poked);
         // Kept while it is waited for, so that who came first is served first.
         let mut place = pin!(Arc::clone(&self.0.permits).acquire_owned());
         loop {

@@ -114,7 +114,8 @@ impl Sessions {
             let at_work = self.at_work();
             let book = &mut *book;
             let need = |key: &SessionKey, body: &Arc<Body>| {
-                let kept = at_work.contains(key) || book.desks.get(key).is_some_and(|desk| desk.expected > 0);
+                // Also while its actor lets go of a run that is over: a session never loses its desk to a sweep before.
+                let kept = at_work.contains(key) || book.desks.get(key).is_some_and(Desk::is_needed);
                 if kept { Need::Kept } else { Need::Unneeded { idle: body.idle() } }
             };
             for departure in book.lives.sweep(now, need) {

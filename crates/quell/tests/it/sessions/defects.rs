@@ -209,3 +209,40 @@ async fn an_mcp_connection_that_another_task_opened_is_really_closed() {
     mark.gone(Duration::from_secs(10)).await;
     scene.house.close().await;
 }
+
+/// A session expired between the end of a run and the sleep of its actor, and lost its desk to the sweep: its next message had
+/// two actors, and one of them looked for its desk without end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn messages_that_come_while_everything_expires_at_once_are_all_answered() {
+    let around = Around { names: vec!["a"], ..Around::default() };
+    let scene = Scene::with(around, |config| {
+        config.sessions.idle_s = 0;
+        // They wait for places, too.
+        config.limits.in_flight_runs = 2;
+    })
+    .await;
+    let talk = |session: &'static str| {
+        let house = &scene.house;
+        async move {
+            for _ in 0..60 {
+                // The second one comes while the first one is at work or ends.
+                let (one, two) = (house.send(message(session, "one")).await, house.send(message(session, "two")).await);
+                for run in [one, two] {
+                    let view = tokio::time::timeout(PATIENCE, house.ended(&run)).await.expect("nobody answers");
+                    assert_eq!(view.verdict.unwrap().word(), "completed");
+                }
+            }
+        }
+    };
+    let sweeping = async {
+        loop {
+            scene.house.engine.sweep_sessions();
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::select! {
+        ((), (), ()) = async { tokio::join!(talk("s"), talk("t"), talk("u")) } => {}
+        () = sweeping => {}
+    }
+    scene.house.close().await;
+}
