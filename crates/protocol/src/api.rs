@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::background::ProcessRow;
 use crate::ids::{AgentId, Principal, RunId, SessionKey};
-use crate::receipt::{Receipt, Usage};
+use crate::receipt::{Instant, Receipt, Resource, Usage};
 use crate::verdict::{Surface, Verdict};
 
 /// What a new message does while a run is active.
@@ -243,6 +243,15 @@ pub struct RunView {
     /// The result in the words of an embedder (row E3).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<RunResult>,
+    /// What it has held so far, of one run that is asked for and not over; afterwards the receipt has it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub held: Vec<Resource>,
+    /// When its stop was asked for, as `held`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requested_at: Option<Instant>,
+    /// When everything that it held had been told to end, as `held`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delivered_at: Option<Instant>,
 }
 
 /// Result of a run in the words of row E3.

@@ -21,25 +21,30 @@ pub(super) struct Source<'a> {
 }
 
 pub(super) fn write(source: Source<'_>) -> Receipt {
-    let instant = |moment: Moment| Instant {
-        at: source.clock.rfc3339(moment),
-        ms: source.requested.map(|requested| Clock::ms_between(requested, moment)),
-    };
+    let instant = since(source.clock, source.requested);
     Receipt {
         run_id: source.run.clone(),
         verdict: source.verdict.clone(),
-        requested_at: source.requested.map(instant),
-        delivered_at: source.delivered.map(instant),
+        requested_at: source.requested.map(&instant),
+        delivered_at: source.delivered.map(&instant),
         settled_at: instant(source.settled),
         rung: rung(&source),
         leftovers: leftovers(&source.rows),
-        resources: source.rows.iter().map(|row| resource(row, instant)).collect(),
+        resources: source.rows.iter().map(|row| resource(row, &instant)).collect(),
         usage: source.usage,
         turn: TurnRecord { recorded: source.recorded },
     }
 }
 
-fn resource(row: &Row, instant: impl Fn(Moment) -> Instant) -> Resource {
+/// Moments as they are printed: on the wall clock, and since a stop was requested.
+pub(super) fn since(clock: Clock, requested: Option<Moment>) -> impl Fn(Moment) -> Instant {
+    move |moment| Instant {
+        at: clock.rfc3339(moment),
+        ms: requested.map(|requested| Clock::ms_between(requested, moment)),
+    }
+}
+
+pub(super) fn resource(row: &Row, instant: impl Fn(Moment) -> Instant) -> Resource {
     Resource {
         kind: row.kind,
         id: row.id,

@@ -4,7 +4,7 @@ use quell_kernel::registry::Phase;
 use quell_protocol::ResourceKind;
 use quell_protocol::api::{ComputeStatus, RunResult, RunView};
 
-use super::{Cell, Facts};
+use super::{Cell, Facts, receipt};
 
 impl Cell {
     /// The run as the doors show it.
@@ -40,6 +40,26 @@ impl Cell {
             receipt: facts.receipt.clone(),
             output: facts.output(),
             result: facts.receipt.as_ref().map(|receipt| RunResult::of(&receipt.verdict, facts.steps)),
+            held: Vec::new(),
+            requested_at: None,
+            delivered_at: None,
+        }
+    }
+
+    /// The run as who looks at it alone sees it: while it is not over, with all that it has held so far.
+    #[must_use]
+    pub fn view_with_ledger(&self) -> RunView {
+        let view = self.view();
+        if view.receipt.is_some() {
+            return view;
+        }
+        let times = self.facts().times.clone();
+        let instant = receipt::since(self.clock, times.requested);
+        RunView {
+            held: self.scope.ledger().rows().iter().map(|row| receipt::resource(row, &instant)).collect(),
+            requested_at: times.requested.map(&instant),
+            delivered_at: times.delivered.map(&instant),
+            ..view
         }
     }
 }

@@ -44,7 +44,7 @@ impl Engine {
     /// Safe: it only reads.
     pub async fn run(&self, id: &RunId) -> Result<Option<RunView>, StoreError> {
         if let Some(cell) = self.inner().runs.cell(id) {
-            return Ok(Some(cell.view()));
+            return Ok(Some(cell.view_with_ledger()));
         }
         self.inner().store.run(id.clone()).await?.map(|row| view_of(&row)).transpose()
     }

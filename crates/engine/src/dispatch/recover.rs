@@ -124,6 +124,9 @@ fn view_of(row: &RunRow) -> RunView {
             receipt: None,
             output: None,
             result: None,
+            held: Vec::new(),
+            requested_at: None,
+            delivered_at: None,
         }
     })
 }
