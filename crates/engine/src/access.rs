@@ -6,6 +6,7 @@
 mod origin;
 mod page;
 mod secret;
+mod sign_in;
 #[cfg(test)]
 mod tests;
 mod token_file;
@@ -24,6 +25,7 @@ use crate::store::{Store, StoreError};
 pub use origin::{Forwarded, Origin};
 use page::Page;
 use secret::Digest;
+pub use sign_in::SignedIn;
 
 /// The principal of the admin token in the data directory.
 const ADMIN: &str = "admin";
@@ -119,18 +121,24 @@ impl Access {
             tokens.insert(digest, (principal(&token.row.name)?, token.row.scope));
         }
         let (tokens, page) = (Mutex::new(tokens), Mutex::new(Page::default()));
-        Ok(Self { clock, store, admin, admin_principal, tokens, page })
+        let access = Self { clock, store, admin, admin_principal, tokens, page };
+        access.remember_cookies().await?;
+        Ok(access)
     }
 
     /// Whose token this is and what it may do; `None` when it is nobody's.
     #[must_use]
     pub fn authenticate(&self, presented: &str) -> Option<(Principal, Scope)> {
-        let digest = Digest::of(presented);
+        self.owner_of(&Digest::of(presented))
+    }
+
+    /// Whose token has this hash.
+    fn owner_of(&self, digest: &Digest) -> Option<(Principal, Scope)> {
         if digest.same_as(&self.admin) {
             return Some((self.admin_principal.clone(), Scope::Admin));
         }
         // Found by the hash of the secret: how long that takes says nothing about the secret.
-        self.tokens().get(&digest).cloned()
+        self.tokens().get(digest).cloned()
     }
 
     /// Makes a token and answers its secret, which is shown this once.
@@ -181,44 +189,6 @@ impl Access {
         // One that was made between the two lines above.
         self.forget(name);
         Ok(revoked?)
-    }
-
-    /// A code for a sign-in link of the page: good for one use within ten minutes, as the admin.
-    ///
-    /// # Errors
-    /// [`AccessError`] when there is no chance in the system.
-    pub fn issue_login(&self) -> Result<SecretString, AccessError> {
-        let code = secret::random()?;
-        self.page().keep_login(Digest::of(code.expose_secret()), self.clock.now());
-        Ok(code)
-    }
-
-    /// Uses up a sign-in code; what it signs in, if it was good.
-    #[must_use]
-    pub fn redeem_login(&self, code: &str) -> Option<(Principal, Scope)> {
-        let good = self.page().take_login(&Digest::of(code), self.clock.now());
-        good.then(|| (self.admin_principal.clone(), Scope::Admin))
-    }
-
-    /// A value for a page's cookie. It is good for thirty days, until its token is revoked, or the daemon ends.
-    ///
-    /// # Errors
-    /// [`AccessError`] when there is no chance in the system.
-    pub fn issue_cookie(&self, principal: Principal, scope: Scope) -> Result<SecretString, AccessError> {
-        let value = secret::random()?;
-        self.page().keep_cookie(Digest::of(value.expose_secret()), (principal, scope), self.clock.now());
-        Ok(value)
-    }
-
-    /// Whose cookie this is and what it may do; `None` when it is nobody's.
-    #[must_use]
-    pub fn cookie(&self, value: &str) -> Option<(Principal, Scope)> {
-        self.page().cookie(&Digest::of(value), self.clock.now())
-    }
-
-    /// Makes a cookie worthless.
-    pub fn log_out(&self, value: &str) {
-        self.page().drop_cookie(&Digest::of(value));
     }
 
     fn forget(&self, name: &str) {

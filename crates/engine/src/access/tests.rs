@@ -33,6 +33,19 @@ impl House {
     fn token_file(&self) -> PathBuf {
         self.home.path().join("token")
     }
+
+    fn admin_token(&self) -> String {
+        fs::read_to_string(self.token_file()).unwrap().trim().to_owned()
+    }
+
+    async fn by_link(&self, code: &str) -> Option<SignedIn> {
+        self.access.sign_in_by_link(code).await.unwrap()
+    }
+
+    /// The cookie of a browser that showed this token.
+    async fn signed_in(&self, token: &str) -> String {
+        self.access.sign_in(token).await.unwrap().unwrap().cookie.expose_secret().to_owned()
+    }
 }
 
 fn named(name: &str, scope: Scope) -> Option<(Principal, Scope)> {
@@ -115,11 +128,10 @@ async fn a_revoked_token_stops_working_at_once_and_for_good() {
     let house = House::new().await;
     let kept = house.access.create_token("kept", Scope::Read).await.unwrap();
     let revoked = house.access.create_token("bot", Scope::Read).await.unwrap();
-    let (principal, scope) = house.access.authenticate(revoked.expose_secret()).unwrap();
-    let cookie = house.access.issue_cookie(principal, scope).unwrap();
+    let cookie = house.signed_in(revoked.expose_secret()).await;
     assert_eq!(house.access.revoke_token("bot").await, Ok(true));
     assert_eq!(house.access.authenticate(revoked.expose_secret()), None);
-    assert_eq!(house.access.cookie(cookie.expose_secret()), None);
+    assert_eq!(house.access.cookie(&cookie), None);
     assert_eq!(house.access.revoke_token("bot").await, Ok(false));
     let again = house.access.create_token("bot", Scope::Write).await.unwrap();
     assert_eq!(house.access.authenticate(revoked.expose_secret()), None);
@@ -162,58 +174,83 @@ async fn names_that_could_be_taken_for_somebody_else_are_refused() {
 #[tokio::test]
 async fn trying_to_revoke_the_admin_signs_nobody_out() {
     let house = House::new().await;
-    let (principal, scope) = named("admin", Scope::Admin).unwrap();
-    let cookie = house.access.issue_cookie(principal, scope).unwrap();
+    let cookie = house.signed_in(&house.admin_token()).await;
     assert_eq!(house.access.revoke_token("admin").await, Ok(false));
-    assert_eq!(house.access.cookie(cookie.expose_secret()), named("admin", Scope::Admin));
+    assert_eq!(house.access.cookie(&cookie), named("admin", Scope::Admin));
 }
 
 #[tokio::test]
 async fn a_sign_in_code_works_once_and_for_ten_minutes() {
     let house = House::new().await;
     tokio::time::pause();
-    let code = house.access.issue_login().unwrap();
-    assert_eq!(house.access.redeem_login("guess"), None);
+    let code = house.access.issue_link().unwrap();
+    assert!(house.by_link("guess").await.is_none());
     tokio::time::advance(Duration::from_secs(600)).await;
-    assert_eq!(house.access.redeem_login(code.expose_secret()), named("admin", Scope::Admin));
-    assert_eq!(house.access.redeem_login(code.expose_secret()), None);
-    let late = house.access.issue_login().unwrap();
+    let signed_in = house.by_link(code.expose_secret()).await.unwrap();
+    assert_eq!(Some((signed_in.principal, signed_in.scope)), named("admin", Scope::Admin));
+    assert_eq!(house.access.cookie(signed_in.cookie.expose_secret()), named("admin", Scope::Admin));
+    assert!(house.by_link(code.expose_secret()).await.is_none());
+    let late = house.access.issue_link().unwrap();
     tokio::time::advance(Duration::from_secs(601)).await;
-    assert_eq!(house.access.redeem_login(late.expose_secret()), None);
+    assert!(house.by_link(late.expose_secret()).await.is_none());
     // Neither a code nor a cookie is a token, nor the other.
-    let code = house.access.issue_login().unwrap();
+    let code = house.access.issue_link().unwrap();
     assert_eq!(house.access.authenticate(code.expose_secret()), None);
     assert_eq!(house.access.cookie(code.expose_secret()), None);
+    assert!(house.access.sign_in(code.expose_secret()).await.unwrap().is_none());
 }
 
 #[tokio::test]
-async fn a_cookie_works_until_it_is_logged_out_or_old() {
+async fn a_cookie_works_until_it_is_signed_out_or_old() {
     let house = House::new().await;
+    let token = house.access.create_token("anna", Scope::Write).await.unwrap();
     tokio::time::pause();
-    let (principal, _) = named("anna", Scope::Write).unwrap();
-    let cookie = house.access.issue_cookie(principal.clone(), Scope::Write).unwrap();
-    let other = house.access.issue_cookie(principal, Scope::Write).unwrap();
-    assert_eq!(house.access.cookie(cookie.expose_secret()), named("anna", Scope::Write));
-    house.access.log_out(cookie.expose_secret());
-    assert_eq!(house.access.cookie(cookie.expose_secret()), None);
+    let cookie = house.signed_in(token.expose_secret()).await;
+    let other = house.signed_in(token.expose_secret()).await;
+    assert_eq!(house.access.cookie(&cookie), named("anna", Scope::Write));
+    house.access.sign_out(&cookie).await.unwrap();
+    assert_eq!(house.access.cookie(&cookie), None);
     tokio::time::advance(Duration::from_secs(30 * 86400)).await;
-    assert_eq!(house.access.cookie(other.expose_secret()), named("anna", Scope::Write));
+    assert_eq!(house.access.cookie(&other), named("anna", Scope::Write));
     tokio::time::advance(Duration::from_secs(1)).await;
-    assert_eq!(house.access.cookie(other.expose_secret()), None);
+    assert_eq!(house.access.cookie(&other), None);
+}
+
+#[tokio::test]
+async fn a_restart_signs_nobody_out_who_was_not_signed_out() {
+    let house = House::new().await;
+    let anna = house.access.create_token("anna", Scope::Write).await.unwrap();
+    let bot = house.access.create_token("bot", Scope::Read).await.unwrap();
+    let kept = house.signed_in(anna.expose_secret()).await;
+    let left = house.signed_in(anna.expose_secret()).await;
+    let revoked = house.signed_in(bot.expose_secret()).await;
+    let admin = house.signed_in(&house.admin_token()).await;
+    house.access.sign_out(&left).await.unwrap();
+    house.access.revoke_token("bot").await.unwrap();
+    let house = house.restarted().await;
+    assert_eq!(house.access.cookie(&kept), named("anna", Scope::Write));
+    assert_eq!(house.access.cookie(&admin), named("admin", Scope::Admin));
+    assert_eq!(house.access.cookie(&left), None);
+    assert_eq!(house.access.cookie(&revoked), None);
+    // A new admin token is a new admin: who came in with the old one has to come in again.
+    fs::remove_file(house.token_file()).unwrap();
+    let house = house.restarted().await;
+    assert_eq!(house.access.cookie(&admin), None);
+    assert_eq!(house.access.cookie(&kept), named("anna", Scope::Write));
 }
 
 #[tokio::test]
 async fn signing_in_cannot_fill_the_memory() {
     let house = House::new().await;
     tokio::time::pause();
-    let first = house.access.issue_login().unwrap();
+    let first = house.access.issue_link().unwrap();
     for _ in 0..1024 {
         tokio::time::advance(Duration::from_millis(1)).await;
-        house.access.issue_login().unwrap();
+        house.access.issue_link().unwrap();
     }
-    let last = house.access.issue_login().unwrap();
-    assert_eq!(house.access.redeem_login(first.expose_secret()), None);
-    assert!(house.access.redeem_login(last.expose_secret()).is_some());
+    let last = house.access.issue_link().unwrap();
+    assert!(house.by_link(first.expose_secret()).await.is_none());
+    assert!(house.by_link(last.expose_secret()).await.is_some());
 }
 
 #[test]

@@ -23,6 +23,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0006_society.sql"),
     include_str!("migrations/0007_operations.sql"),
     include_str!("migrations/0008_spend.sql"),
+    include_str!("migrations/0009_page_cookies.sql"),
 ];
 
 /// How long a statement waits for a lock of another program, such as a backup, before it fails.

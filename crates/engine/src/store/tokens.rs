@@ -54,7 +54,7 @@ impl Store {
         .await
     }
 
-    /// Forgets a token. False when there is none of that name.
+    /// Forgets a token, with the cookies that it signed in. False when there is none of that name.
     ///
     /// # Errors
     /// [`StoreError`] when it could not be written; then the token is still there.
@@ -62,7 +62,12 @@ impl Store {
     /// # Cancel safety
     /// Safe, as [`Store`] says.
     pub async fn revoke_token(&self, name: String) -> Result<bool, StoreError> {
-        self.write(move |db| Ok(db.prepare_cached("DELETE FROM tokens WHERE name = ?1")?.execute([&name])? > 0)).await
+        self.write(move |db| {
+            let cookies = "DELETE FROM page_cookies WHERE token = (SELECT sha256 FROM tokens WHERE name = ?1)";
+            db.prepare_cached(cookies)?.execute([&name])?;
+            Ok(db.prepare_cached("DELETE FROM tokens WHERE name = ?1")?.execute([&name])? > 0)
+        })
+        .await
     }
 }
 
