@@ -1,0 +1,140 @@
+// Begins: the texts, who is here, then the sign-in form or the shell with its views; and turns addresses into routes.
+// It knows which modules there are, and nothing of what they show.
+
+import * as api from "./api.js";
+import * as chat from "./chat.js";
+import { byId, listen } from "./dom.js";
+import * as live from "./live.js";
+import * as sessions from "./sessions.js";
+import * as signIn from "./sign-in.js";
+import * as store from "./store.js";
+import { loadTexts, onLanguage, refreshTimes, translate } from "./texts.js";
+
+const TIMES_MS = 10_000;
+const VIEWS = { runs: "runs", agents: "agents", approvals: "approvals" };
+
+let unmount = [];
+let unmountSignIn = null;
+
+async function boot() {
+  await loadTexts();
+  translate(document);
+  onLanguage(() => {
+    translate(document);
+    if (store.get("me")) {
+      leaveShell();
+      enterShell();
+    }
+  });
+  api.onSignedOut(signedOut);
+  listen(window, "hashchange", route);
+  setInterval(() => !document.hidden && refreshTimes(document), TIMES_MS);
+  await arrive();
+}
+
+/** Who is here, and so what is shown. */
+async function arrive() {
+  try {
+    const me = await api.get("/api/me");
+    store.put("me", me);
+    unmountSignIn?.();
+    unmountSignIn = null;
+    route();
+    live.start(me.version);
+    store.begin();
+    enterShell();
+  } catch (problem) {
+    if (problem.code === "network") {
+      showSignIn(problem);
+    } else if (problem.status !== 401) {
+      throw problem;
+    }
+  }
+}
+
+function signedOut() {
+  if (store.get("me")) {
+    store.put("me", null);
+    leaveShell();
+    store.end();
+    live.close();
+  }
+  showSignIn(null);
+}
+
+function showSignIn(problem) {
+  document.body.dataset.view = "sign-in";
+  unmountSignIn ??= signIn.mount(byId("sign-in"), arrive);
+  if (problem) {
+    signIn.tell(problem);
+  }
+}
+
+function enterShell() {
+  unmount = [
+    sessions.mount(byId("rail")),
+    chat.mount(byId("chat")),
+    drawers(),
+    store.subscribe("connection", (state) => document.body.classList.toggle("stale", state !== "live")),
+  ];
+}
+
+function leaveShell() {
+  unmount.forEach((leave) => leave());
+  unmount = [];
+}
+
+function route() {
+  if (!store.get("me")) {
+    return;
+  }
+  const next = parse(location.hash);
+  document.body.dataset.view = next.view;
+  document.body.classList.remove("rail-open", "inspector-open");
+  for (const tab of document.querySelectorAll("#tabs a, #facts a")) {
+    const here = tab.dataset.tab === next.view;
+    if (here) {
+      tab.setAttribute("aria-current", "page");
+    } else {
+      tab.removeAttribute("aria-current");
+    }
+  }
+  store.put("route", next);
+  if (next.view === "run") {
+    store.inspect(next.run);
+  }
+}
+
+function parse(hash) {
+  const [, kind = "", rest = ""] = /^#\/([^/]*)\/?(.*)$/.exec(hash) || [];
+  if (kind === "s" && rest) {
+    return { view: "chat", key: decoded(rest) };
+  }
+  if (kind === "r" && rest) {
+    return { view: "run", run: decoded(rest) };
+  }
+  return { view: VIEWS[kind] || "chat" };
+}
+
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}
+
+/** Rail and inspector are drawers where the window is narrow. */
+function drawers() {
+  const drawer = (button, name) => {
+    const show = (open) => {
+      document.body.classList.toggle(name, open);
+      byId(button).setAttribute("aria-expanded", String(open));
+    };
+    return listen(byId(button), "click", () => show(!document.body.classList.contains(name)));
+  };
+  const forget = [drawer("rail-toggle", "rail-open"), drawer("inspector-toggle", "inspector-open")];
+  return () => forget.forEach((leave) => leave());
+}
+
+boot();

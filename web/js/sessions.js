@@ -1,0 +1,4 @@
+// The list of sessions. Being written.
+export function mount() {
+  return () => {};
+}

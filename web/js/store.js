@@ -1,0 +1,213 @@
+// What is known now, in slices; views take everything from here. It keeps the slices current: live events change them at once
+// or have them fetched again, and while something runs they are fetched every 2 s. It knows no element.
+//
+//   get(slice)                  the present value
+//   subscribe(slice, fn)        fn(value) at once and at every change -> function that forgets it
+//   put(slice, value)           sets a slice (for what the page itself knows, such as `route`)
+//   refresh(...slices)          fetches again soon; several calls become one
+//   begin(), end()              when the shell appears and goes
+//
+//   slice        value
+//   connection   "live" | "connecting" | "lost"
+//   me           {principal, scope, version} or null when signed out
+//   route        {view: "chat"|"runs"|"run"|"agents"|"approvals", key?: session, run?: run id}
+//   inspected    id of the run that the inspector shows, or null; views call inspect(runId)
+//   agents       [AgentRow]
+//   runs         [RunView] that are not over
+//   ended        [RunView] newest runs that are over, at most 50
+//   sessions     {items: [SessionRow], nextCursor?}, for the search text of searchSessions(text); `moreSessions()` appends a page
+//   approvals    [ApprovalRow] that wait
+//   processes    [ProcessRow] in the background, the last ended ones too
+//   hold         {held, reason?, since?, by?}
+//   models       [{model, agents}]
+
+import * as api from "./api.js";
+import * as live from "./live.js";
+
+/** Events come in bursts: a stop of a tree is many. */
+const SETTLE_MS = 80;
+const BEAT_MS = 2000;
+const ENDED = 50;
+
+const slices = {
+  connection: "connecting",
+  me: null,
+  route: { view: "chat" },
+  inspected: null,
+  agents: [],
+  runs: [],
+  ended: [],
+  sessions: { items: [] },
+  approvals: [],
+  processes: [],
+  hold: { held: false },
+  models: [],
+};
+
+const fetchers = {
+  agents: async () => (await api.get("/api/agents")).items,
+  runs: async () => (await api.get("/api/runs?state=active")).items,
+  ended: async () => (await api.get(`/api/runs?limit=${ENDED}`)).items.filter((run) => run.state === "ended"),
+  sessions: async () => api.get(sessionsPath()),
+  approvals: async () => (await api.get("/api/approvals")).items,
+  processes: async () => (await api.get("/api/processes")).items,
+  hold: async () => api.get("/api/hold"),
+  models: async () => (await api.get("/api/models")).items,
+};
+
+const listeners = new Map();
+const due = new Set();
+let search = "";
+let timer = 0;
+let beat = 0;
+let fetching = false;
+let undo = [];
+
+export function get(slice) {
+  return slices[slice];
+}
+
+export function subscribe(slice, fn) {
+  if (!listeners.has(slice)) {
+    listeners.set(slice, new Set());
+  }
+  listeners.get(slice).add(fn);
+  fn(slices[slice]);
+  return () => listeners.get(slice).delete(fn);
+}
+
+export function put(slice, value) {
+  slices[slice] = value;
+  for (const fn of [...(listeners.get(slice) || [])]) {
+    try {
+      fn(value);
+    } catch (error) {
+      // One view that fails must not keep the others, or a stop, from what they need to know.
+      reportError(error);
+    }
+  }
+}
+
+export function inspect(runId) {
+  if (slices.inspected !== runId) {
+    put("inspected", runId);
+  }
+}
+
+export function refresh(...names) {
+  for (const name of names) {
+    due.add(name);
+  }
+  if (!timer && !fetching && beat) {
+    timer = setTimeout(fetchDue, SETTLE_MS);
+  }
+}
+
+export function searchSessions(text) {
+  search = text;
+  refresh("sessions");
+}
+
+export async function moreSessions() {
+  const before = slices.sessions;
+  if (!before.nextCursor) {
+    return;
+  }
+  const page = await api.get(`${sessionsPath()}&cursor=${encodeURIComponent(before.nextCursor)}`);
+  if (slices.sessions === before) {
+    put("sessions", { items: [...before.items, ...page.items], nextCursor: page.nextCursor });
+  }
+}
+
+function sessionsPath() {
+  return `/api/sessions?limit=100${search ? `&search=${encodeURIComponent(search)}` : ""}`;
+}
+
+export function begin() {
+  undo = [
+    live.onState(connectionChanged),
+    live.on("agents.changed", agentChanged),
+    live.on("sessions.changed", () => refresh("sessions", "runs")),
+    live.on("run", () => refresh("runs", "ended", "processes", "approvals")),
+    live.on("agent", (event) => agentEvent(event)),
+    live.on("execution:cancel", () => refresh("runs")),
+    live.on("hold.changed", (event) => {
+      put("hold", { ...slices.hold, held: event.held });
+      refresh("hold");
+    }),
+  ];
+  beat = setInterval(onBeat, BEAT_MS);
+  put("connection", live.state());
+  refresh(...Object.keys(fetchers));
+}
+
+export function end() {
+  undo.forEach((forget) => forget());
+  undo = [];
+  clearInterval(beat);
+  clearTimeout(timer);
+  beat = 0;
+  timer = 0;
+  due.clear();
+}
+
+function connectionChanged(state) {
+  put("connection", state);
+  if (state === "live") {
+    refresh(...Object.keys(fetchers));
+  }
+}
+
+/** The event alone is enough for the status; who works on what needs the list of runs. */
+function agentChanged({ agentId, computeStatus, activeRuns, change }) {
+  const known = slices.agents.some((agent) => agent.id === agentId);
+  if (change || !known) {
+    refresh("agents", "models");
+  } else {
+    put("agents", slices.agents.map((agent) => (agent.id === agentId ? { ...agent, computeStatus, activeRuns } : agent)));
+  }
+  // An answer that was under way may be older than this event; the next one is not.
+  refresh("agents", "runs");
+}
+
+function agentEvent({ stream }) {
+  if (stream === "approval") {
+    refresh("approvals", "runs");
+  } else if (stream === "lifecycle") {
+    refresh("runs");
+  }
+}
+
+function onBeat() {
+  if (document.hidden || slices.connection !== "live") {
+    return;
+  }
+  const alive = slices.processes.some((process) => !process.endedAt);
+  if (slices.runs.length > 0 || alive) {
+    refresh("runs", "processes", "agents");
+  }
+}
+
+/** One request after the other: a browser keeps few connections to one host, and a stop has to find one free. */
+async function fetchDue() {
+  timer = 0;
+  fetching = true;
+  for (const name of [...due]) {
+    due.delete(name);
+    try {
+      const value = await fetchers[name]();
+      if (beat) {
+        put(name, value);
+      }
+    } catch (error) {
+      if (!(error instanceof api.Problem)) {
+        throw error;
+      }
+      // What could not be fetched stays as it was; the connection's state says that it may be old.
+    }
+  }
+  fetching = false;
+  if (due.size > 0) {
+    refresh();
+  }
+}

@@ -1,0 +1,154 @@
+// The page's texts in the chosen language, and words for times. It knows texts.json and nothing of what is shown where.
+//
+//   await loadTexts()          once, before anything else
+//   useTexts(table, language)  for tests: a table instead of the file
+//   t(key, values?)            the text, with {name} replaced by values.name; a missing key is shown as itself
+//   counted(key, number)       t(`${key}.one`) for 1, else t(`${key}.many`), with {n}
+//   language(), setLanguage(code)     "en", "ko" or "zh"; remembered; setLanguage calls the listeners of onLanguage(fn)
+//   translate(root)            fills data-text, data-label (aria-label and tooltip) and data-placeholder below `root`
+//   ago(at, now?)              "just now", "2 min ago"; `at` is RFC 3339, `now` milliseconds since 1970
+//   age(at, now?)              "12 s", "2 min", "3 h", "4 days", in its largest unit
+//   exactTime(at)              for tooltips: date and time to the second, in the reader's own zone
+//   timeElement(at)            <time> with ago() as its text, the exact time on hover; refreshTimes(root) brings them up to date
+//   and all of words.js: millis, size, oneLine, inFull, callInFull, argumentLine
+
+import { h, setText } from "./dom.js";
+
+export * from "./words.js";
+
+const LANGUAGES = ["en", "ko", "zh"];
+const REMEMBERED = "quell.language";
+const listeners = new Set();
+let table = {};
+let chosen = "en";
+
+export async function loadTexts() {
+  const answer = await fetch("/assets/texts.json");
+  if (!answer.ok) {
+    throw new Error(`texts.json: ${answer.status}`);
+  }
+  useTexts(await answer.json(), remembered());
+  document.documentElement.lang = chosen;
+}
+
+export function useTexts(texts, code) {
+  table = texts;
+  chosen = code;
+}
+
+function remembered() {
+  const wishes = [read(), ...(navigator.languages || [])];
+  for (const wish of wishes) {
+    const code = (wish || "").slice(0, 2).toLowerCase();
+    if (LANGUAGES.includes(code)) {
+      return code;
+    }
+  }
+  return "en";
+}
+
+function read() {
+  try {
+    return localStorage.getItem(REMEMBERED);
+  } catch {
+    return null;
+  }
+}
+
+export function language() {
+  return chosen;
+}
+
+export function setLanguage(code) {
+  if (!LANGUAGES.includes(code) || code === chosen) {
+    return;
+  }
+  chosen = code;
+  document.documentElement.lang = code;
+  try {
+    localStorage.setItem(REMEMBERED, code);
+  } catch {
+    // Not remembered, but chosen for now.
+  }
+  for (const listener of [...listeners]) {
+    listener(code);
+  }
+}
+
+export function onLanguage(fn) {
+  listeners.add(fn);
+  return () => listeners.delete(fn);
+}
+
+export function t(key, values) {
+  const row = table[key];
+  const text = row ? row[chosen] || row.en : key;
+  if (!values) {
+    return text;
+  }
+  return text.replace(/\{(\w+)\}/g, (whole, name) => (name in values ? String(values[name]) : whole));
+}
+
+export function counted(key, number) {
+  return t(number === 1 ? `${key}.one` : `${key}.many`, { n: number });
+}
+
+export function translate(root) {
+  for (const element of root.querySelectorAll("[data-text]")) {
+    setText(element, t(element.dataset.text));
+  }
+  for (const element of root.querySelectorAll("[data-label]")) {
+    element.setAttribute("aria-label", t(element.dataset.label));
+    if (element.matches("button, a")) {
+      element.title = t(element.dataset.label);
+    }
+  }
+  for (const element of root.querySelectorAll("[data-placeholder]")) {
+    element.placeholder = t(element.dataset.placeholder);
+  }
+}
+
+export function age(at, now = Date.now()) {
+  const then = Date.parse(at);
+  if (Number.isNaN(then)) {
+    return null;
+  }
+  const seconds = Math.max(0, Math.floor((now - then) / 1000));
+  if (seconds < 60) {
+    return t("time.seconds", { n: seconds });
+  }
+  if (seconds < 3600) {
+    return t("time.minutes", { n: Math.floor(seconds / 60) });
+  }
+  if (seconds < 86400) {
+    return t("time.hours", { n: Math.floor(seconds / 3600) });
+  }
+  return counted("time.days", Math.floor(seconds / 86400));
+}
+
+export function ago(at, now = Date.now()) {
+  const then = Date.parse(at);
+  if (Number.isNaN(then)) {
+    return String(at);
+  }
+  return now - then < 1000 ? t("time.now") : t("time.ago", { age: age(at, now) });
+}
+
+export function exactTime(at) {
+  const time = new Date(at);
+  if (Number.isNaN(time.getTime())) {
+    return String(at);
+  }
+  return time.toLocaleString(chosen, { dateStyle: "medium", timeStyle: "medium" });
+}
+
+export function timeElement(at) {
+  return h("time", { datetime: at, title: exactTime(at) }, ago(at));
+}
+
+export function refreshTimes(root) {
+  const now = Date.now();
+  for (const element of root.querySelectorAll("time[datetime]")) {
+    setText(element, ago(element.getAttribute("datetime"), now));
+  }
+}
