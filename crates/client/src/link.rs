@@ -10,6 +10,7 @@ mod discover;
 mod error;
 mod follow;
 mod memory;
+mod page;
 mod society;
 mod sse;
 

@@ -6,6 +6,7 @@ mod archive;
 mod audit;
 mod hold;
 mod memory;
+mod page;
 mod processes;
 mod runs;
 mod send;
@@ -29,6 +30,7 @@ pub use approvals::ApprovalsArgs;
 pub use audit::AuditArgs;
 pub use hold::HoldArgs;
 pub use memory::MemoryArgs;
+pub use page::PageArgs;
 pub use processes::ProcessesArgs;
 pub use runs::RunsArgs;
 pub use send::SendArgs;
@@ -57,6 +59,8 @@ pub enum Verb {
     Stop(StopArgs),
     /// Refuse new runs until lifted
     Hold(HoldArgs),
+    /// Print a one-time link that opens the web page
+    Page(PageArgs),
     /// Make, list and revoke tokens
     Token(TokenArgs),
     /// See who stopped, held, approved or deleted what, when and from where
@@ -168,6 +172,7 @@ async fn perform(verb: Verb, link: &Link, io: &mut Io) -> Result<Exit, VerbError
         Verb::Approvals(args) => approvals::run(link, args, io).await,
         Verb::Stop(args) => stop::run(link, args, io).await,
         Verb::Hold(args) => hold::run(link, args, io).await,
+        Verb::Page(args) => page::run(link, args, io).await,
         Verb::Token(args) => token::run(link, args, io).await,
         Verb::Audit(args) => audit::run(link, args, io).await,
     }

@@ -13,6 +13,7 @@ pub mod event;
 pub mod hook;
 pub mod ids;
 pub mod memory;
+pub mod page;
 pub mod receipt;
 pub mod session;
 pub mod society;

@@ -35,7 +35,7 @@ impl fmt::Debug for Secret {
 
 /// Body of `POST /api/sessions`: get or create the session of a user's chat with a provider. What is absent stays as it was;
 /// for a new session the agent says it, else the default.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SessionRequest {
     /// Whose chat it is.

@@ -2,7 +2,7 @@
 
 use std::fs::{File, Metadata};
 use std::io::Write;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -16,6 +16,7 @@ use quell_engine::llm::demo::{DemoModel, DemoScript};
 use quell_engine::llm::{ProviderConfig, ProviderKind};
 use quell_protocol::{Leftover, RunId};
 use quell_surfaces::Door;
+use secrecy::ExposeSecret;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -81,7 +82,7 @@ async fn open_doors(
     let doors = quell_surfaces::router(door).into_make_service_with_connect_info::<SocketAddr>();
     let _told = AddressFile::write(data_dir, address).context("the address file cannot be written")?;
     let mut signals = Signals::listen().context("signals cannot be listened for")?;
-    announce(address)?;
+    announce(engine, address)?;
     let listener = listener.tap_io(|stream| {
         // Deltas are small and must not wait for an acknowledgement.
         let _ = stream.set_nodelay(true);
@@ -142,9 +143,17 @@ async fn close_doors(engine: &Engine, server: impl Future<Output = std::io::Resu
     }
 }
 
-fn announce(address: SocketAddr) -> anyhow::Result<()> {
+/// One line: where it listens, and a link that signs one browser in.
+fn announce(engine: &Engine, address: SocketAddr) -> anyhow::Result<()> {
+    let code = engine.access().issue_link().context("no sign-in link can be made")?;
+    // Who listens on every address is reached on this machine by the loopback.
+    let host = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => SocketAddr::from((Ipv4Addr::LOCALHOST, address.port())),
+        IpAddr::V6(ip) if ip.is_unspecified() => SocketAddr::from((Ipv6Addr::LOCALHOST, address.port())),
+        _ => address,
+    };
     let mut out = std::io::stdout().lock();
-    writeln!(out, "quell is ready on http://{address}")?;
+    writeln!(out, "quell is ready on http://{address}, its page on http://{host}/sign-in/{}", code.expose_secret())?;
     out.flush()?;
     Ok(())
 }

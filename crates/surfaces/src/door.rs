@@ -8,6 +8,8 @@ use quell_engine::Engine;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::page::Pressed;
+
 /// `[server]` of the configuration, as far as the doors care.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -34,6 +36,7 @@ struct Inner {
     metrics: Option<PrometheusHandle>,
     streams: AtomicUsize,
     importing: AtomicBool,
+    pressed: Pressed,
 }
 
 impl Door {
@@ -46,6 +49,7 @@ impl Door {
             metrics,
             streams: AtomicUsize::new(0),
             importing: AtomicBool::new(false),
+            pressed: Pressed::default(),
         }))
     }
 
@@ -63,6 +67,11 @@ impl Door {
 
     pub(crate) fn metrics(&self) -> Option<&PrometheusHandle> {
         self.0.metrics.as_ref()
+    }
+
+    /// The page's files, compressed.
+    pub(crate) fn pressed(&self) -> &Pressed {
+        &self.0.pressed
     }
 
     /// Takes a place among the streams; `None` when all are taken.

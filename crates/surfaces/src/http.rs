@@ -13,6 +13,7 @@ mod problem;
 mod processes;
 mod runs;
 mod sessions;
+mod sign_in;
 mod sse;
 mod stop;
 mod tokens;
@@ -25,7 +26,7 @@ use axum::response::Response;
 use axum::routing::{delete, get, post};
 
 use crate::door::Door;
-pub(crate) use auth::{Visitor, check_origin, origin_of};
+pub(crate) use auth::{Visitor, check_origin, cookie, origin_of};
 pub(crate) use problem::{Refused, refuse};
 
 /// All routes.
@@ -37,11 +38,12 @@ pub fn router(door: Door) -> Router {
         .route("/openapi.json", get(openapi::document))
         .route("/api/agents", get(agents::list).post(agents::create))
         .route("/api/agents/tree", get(agents::tree))
+        .route("/api/models", get(agents::models))
         .route("/api/agents/{id}", get(agents::show).delete(agents::delete))
         .route("/api/agent/{id}/abort", post(agents::abort))
         .route("/api/agent//abort", post(agents::abort_without_id))
         .route("/api/sessions", get(sessions::list).post(sessions::open))
-        .route("/api/sessions/{key}", get(sessions::show).delete(sessions::delete))
+        .route("/api/sessions/{key}", get(sessions::show).patch(sessions::patch).delete(sessions::delete))
         .route("/api/sessions/{key}/history", get(sessions::history))
         .route("/api/sessions/{key}/export", get(archive::export))
         .route("/api/import", post(archive::import))
@@ -67,6 +69,12 @@ pub fn router(door: Door) -> Router {
         .route("/api/audit", get(audit::list))
         .route("/api/tokens", get(tokens::list).post(tokens::create))
         .route("/api/tokens/{name}", delete(tokens::revoke))
+        .route("/api/me", get(sign_in::me))
+        .route("/api/sign-in", post(sign_in::by_token))
+        .route("/api/sign-in-link", post(sign_in::link))
+        .route("/api/sign-out", post(sign_in::out))
+        .route("/sign-in/{code}", get(sign_in::by_link))
+        .route("/assets/{*path}", get(crate::page::asset))
         .route("/", get(crate::ws::upgrade))
         .route("/ws", get(crate::ws::upgrade))
         .fallback(problem::no_route)

@@ -2,6 +2,7 @@
 
 pub mod door;
 pub mod http;
+mod page;
 mod ws;
 
 pub use door::{Door, DoorSettings};

@@ -6,6 +6,7 @@
 
 mod chat;
 mod connection;
+mod follows;
 mod frame;
 mod handshake;
 mod methods;
@@ -16,11 +17,15 @@ mod transport;
 use std::time::Duration;
 
 use axum::extract::{Request, State};
+use axum::http::header;
 use axum::response::{IntoResponse, Response};
-use quell_protocol::ErrorCode;
+use quell_engine::access::Origin;
+use quell_protocol::api::Scope;
+use quell_protocol::{ErrorCode, Principal};
 
 use crate::door::Door;
-use crate::http::{check_origin, origin_of, refuse};
+use crate::http::{check_origin, cookie, origin_of, refuse};
+use crate::page;
 
 /// Largest frame before `connect` was answered.
 const MAX_BEFORE_AUTH: usize = 64 * 1024;
@@ -34,6 +39,10 @@ const HANDSHAKE: Duration = Duration::from_secs(15);
 const TICK: Duration = Duration::from_secs(30);
 /// Between pings, and the time for the pong.
 const PING: Duration = Duration::from_secs(25);
+/// Bytes that may wait when more of a followed run is written: its reader is kept at this distance, and not further behind.
+const ROOM: usize = 256 * 1024;
+/// Runs that one connection may follow.
+const MOST_FOLLOWED: usize = 64;
 /// Most notices that are shown in one go, between two looks at what the client says.
 const BURST: usize = 64;
 /// A close frame gets this long to leave.
@@ -48,10 +57,10 @@ mod close {
     pub(super) const RESTART: u16 = 1012;
 }
 
-/// Upgrades to the gateway protocol, or says what is here.
+/// Upgrades to the gateway protocol, or shows the page.
 pub(crate) async fn upgrade(State(door): State<Door>, request: Request) -> Response {
     if !transport::asks_for_upgrade(&request) {
-        return index();
+        return page::index(&door, request.headers());
     }
     if let Err(refused) = check_origin(request.headers(), &door) {
         return refused.into_response();
@@ -63,14 +72,22 @@ pub(crate) async fn upgrade(State(door): State<Door>, request: Request) -> Respo
         return refuse(ErrorCode::TooManyConnections, "close a connection, or raise max_connections in [server]")
             .into_response();
     };
-    let origin = origin_of(request.extensions(), request.headers());
-    match transport::accept(request, move |socket| connection::serve(socket, door, place, origin)) {
+    let visit = Visit { origin: origin_of(request.extensions(), request.headers()), browser: browser(&request, &door) };
+    match transport::accept(request, move |socket| connection::serve(socket, door, place, visit)) {
         Ok(response) => response,
         Err(problem) => refuse(ErrorCode::InvalidRequest, problem).into_response(),
     }
 }
 
-fn index() -> Response {
-    "Quell is running. Talk to it with `quell send`, over HTTP (/openapi.json), or over this address as a WebSocket.\n"
-        .into_response()
+/// What the upgrade says of a client before it speaks.
+struct Visit {
+    origin: Origin,
+    /// Whose browser it is, by the page's cookie.
+    browser: Option<(Principal, Scope)>,
+}
+
+/// A cookie counts with an origin, which every browser sends and [`check_origin`] has checked.
+fn browser(request: &Request, door: &Door) -> Option<(Principal, Scope)> {
+    request.headers().get(header::ORIGIN)?;
+    door.engine().access().cookie(cookie(request.headers())?)
 }

@@ -2,6 +2,7 @@
 
 use quell_kernel::registry::{StopAsk, StopScope};
 use quell_protocol::audit::Action;
+use quell_protocol::page::SessionPatch;
 use quell_protocol::session::{SessionRequest, SessionView};
 use quell_protocol::{By, RunId, SessionKey};
 
@@ -36,6 +37,46 @@ impl Engine {
         let got = self.seen_through(async move { engine.open_as(&who, &of, &asked).await });
         let got = got.await.ok_or(NotMade::Closing)??;
         Ok((key, got))
+    }
+
+    /// Gives a session another model or agent from its next run on; makes it when there is none of that key.
+    ///
+    /// # Errors
+    /// [`NotMade`]; the session is as it was then.
+    ///
+    /// # Cancel safety
+    /// Safe: it goes on in a task of the engine.
+    pub async fn patch_session(&self, caller: &Caller, key: &SessionKey, patch: SessionPatch) -> Result<Got, NotMade> {
+        let (engine, who, key) = (self.clone(), caller.clone(), key.clone());
+        let got = self.seen_through(async move {
+            let asked = engine.patched(&key, patch).await?;
+            engine.open_as(&who, &key, &asked).await
+        });
+        got.await.ok_or(NotMade::Closing)?
+    }
+
+    /// What a patch asks for, with the names that the session has. A session that was asked for by its provider stays there:
+    /// its key is that provider's.
+    async fn patched(&self, key: &SessionKey, patch: SessionPatch) -> Result<SessionRequest, NotMade> {
+        let config = self.session_view(key).await?.and_then(|view| view.config);
+        let SessionPatch { model, agent } = patch;
+        let bound = config.as_ref().filter(|config| config.user_id.is_some()).map(|config| config.provider.clone());
+        let named = model.as_deref().and_then(|model| model.split_once('/')).map(|(provider, _)| provider.to_owned());
+        let provider = match (bound, named) {
+            (Some(bound), Some(named)) if bound != named => {
+                let problem = format!("the session is one of the provider {bound}; ask for a session with {named}");
+                return Err(NotMade::Configuration(problem));
+            }
+            (Some(bound), _) => bound,
+            (None, Some(named)) => named,
+            (None, None) if model.is_some() => {
+                return Err(NotMade::Configuration(
+                    "name the model as provider/model; `quell agents` shows some".into(),
+                ));
+            }
+            (None, None) => config.map(|config| config.provider).unwrap_or_default(),
+        };
+        Ok(SessionRequest { provider, model, agent, ..SessionRequest::default() })
     }
 
     async fn open_as(&self, caller: &Caller, key: &SessionKey, asked: &SessionRequest) -> Result<Got, NotMade> {

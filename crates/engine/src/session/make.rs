@@ -220,7 +220,7 @@ pub fn facts_of(stored: &StoredSession) -> Option<SessionFacts> {
 }
 
 fn facts(key: &SessionKey, own: Option<&Own>, agent: &AgentId, is_known: bool) -> SessionFacts {
-    let parts = own.map(Own::parts);
+    let parts = own.and_then(Own::parts);
     SessionFacts {
         key: key.clone(),
         agent: agent.clone(),

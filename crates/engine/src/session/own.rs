@@ -1,6 +1,7 @@
 //! What a session says itself of how it works (row C2): over its agent, over the defaults.
 
 use std::fmt;
+use std::mem::take;
 
 use quell_protocol::session::{Secret, SessionConfig, SessionRequest, Setting, SettingSource};
 use quell_protocol::{AgentId, SessionKey};
@@ -41,8 +42,12 @@ impl Own {
     /// What is asked for now, over what was said before: what is absent stays as it was. A key stays with the place that it
     /// was given for: who may name another place may not collect keys with it.
     pub(super) fn given(asked: &SessionRequest, before: Option<&Self>) -> Self {
-        let asked = asked.clone();
+        let mut asked = asked.clone();
         let Some(Self(mut before)) = before.cloned() else { return Self(asked) };
+        if asked.user_id.is_empty() {
+            // Only some of it is asked for anew: it stays whose it is.
+            (asked.user_id, asked.chat_id) = (take(&mut before.user_id), take(&mut before.chat_id));
+        }
         let moves = |to: &Option<String>, from: &Option<String>| to.is_some() && to != from;
         if moves(&asked.base_url, &before.base_url) {
             before.api_key = None;
@@ -155,9 +160,10 @@ impl Own {
         self.0.agent.as_ref()
     }
 
-    /// The user, the chat and the provider.
-    pub(super) fn parts(&self) -> (&str, &str, &str) {
-        (&self.0.user_id, &self.0.chat_id, &self.0.provider)
+    /// The user, the chat and the provider that it was asked for by; none of one that a message made.
+    pub(super) fn parts(&self) -> Option<(&str, &str, &str)> {
+        let SessionRequest { user_id, chat_id, provider, .. } = &self.0;
+        (!user_id.is_empty()).then_some((user_id, chat_id, provider))
     }
 
     pub(super) fn access(&self) -> OwnAccess {
@@ -201,9 +207,10 @@ impl Own {
                 ));
             }
         }
+        let asked_for = self.parts().is_some();
         // A model that thinks takes no temperature but its own.
-        let thinks = agent.thinking_mode().is_some();
-        let temperature = own.temperature.or(agent.temperature).or((!thinks).then_some(TEMPERATURE));
+        let by_default = asked_for && agent.thinking_mode().is_none();
+        let temperature = own.temperature.or(agent.temperature).or(by_default.then_some(TEMPERATURE));
         if temperature.is_some_and(|temperature| !(0.0..=2.0).contains(&temperature)) {
             return Err("temperature must be from 0 to 2".to_owned());
         }
@@ -213,8 +220,12 @@ impl Own {
         Ok(AgentConfig {
             model: self.model(agent)?,
             temperature,
-            max_tokens: own.max_tokens.or(agent.max_tokens).or(Some(MAX_TOKENS)),
-            language: own.language.clone().or_else(|| agent.language.clone()).or_else(|| Some(LANGUAGE.to_owned())),
+            max_tokens: own.max_tokens.or(agent.max_tokens).or(asked_for.then_some(MAX_TOKENS)),
+            language: own
+                .language
+                .clone()
+                .or_else(|| agent.language.clone())
+                .or_else(|| asked_for.then(|| LANGUAGE.to_owned())),
             prompt: own.instruction.clone().unwrap_or_else(|| agent.prompt.clone()),
             mcp: own.mcp_servers.clone().or_else(|| agent.mcp.clone()),
             ..agent.clone()
@@ -229,7 +240,7 @@ impl Own {
             Some(name) if name.trim().is_empty() => Err("model is blank; name one".to_owned()),
             Some(name) if of_provider(name) => Ok(name.clone()),
             Some(name) => Ok(format!("{provider}/{name}")),
-            None if of_provider(&agent.model) => Ok(agent.model.clone()),
+            None if provider.is_empty() || of_provider(&agent.model) => Ok(agent.model.clone()),
             None => Err(format!(
                 "no model is named, and the agent's model {} is not one of the provider {provider}; give `model`",
                 agent.model
@@ -253,6 +264,7 @@ pub(super) fn shown(
     idle_s: u64,
 ) -> SessionConfig {
     let said = own.map(|Own(own)| own);
+    let parts = own.and_then(Own::parts);
     let hidden = |secret: Option<&Secret>| secret.map(|_| "***".to_owned());
     let source = |by_session: bool, by_agent: bool| match (by_session, by_agent) {
         (true, _) => SettingSource::Session,
@@ -261,8 +273,8 @@ pub(super) fn shown(
     };
     let provider = config.model.split_once('/').map_or("", |(provider, _)| provider);
     SessionConfig {
-        user_id: said.map(|own| own.user_id.clone()),
-        chat_id: said.map(|own| own.chat_id.clone()),
+        user_id: parts.map(|(user, _, _)| user.to_owned()),
+        chat_id: parts.map(|(_, chat, _)| chat.to_owned()),
         provider: provider.to_owned(),
         agent: agent.clone(),
         model: setting(config.model.clone(), source(said.is_some_and(|own| own.model.is_some()), true)),

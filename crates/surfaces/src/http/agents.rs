@@ -1,11 +1,14 @@
 //! Agents: list, look, make, delete, and the abort of their model calls (row B4).
 
+use std::collections::BTreeMap;
+
 use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use quell_engine::dispatch::{Removal, SocietyError};
 use quell_kernel::registry::AgentPhase;
 use quell_protocol::api::{AgentAbortAnswer, AgentRow, List, StopRunRequest};
+use quell_protocol::page::ModelRow;
 use quell_protocol::society::{AgentNode, AgentView, AgentsDeleted, NewAgent};
 use quell_protocol::{AgentId, ErrorCode};
 use serde::Deserialize;
@@ -134,4 +137,14 @@ fn missing_id() -> Refused {
 
 fn no_agent(id: &AgentId) -> Refused {
     refuse(ErrorCode::AgentNotFound, format!("there is no agent {id:?}; GET /api/agents lists them"))
+}
+
+/// The models that agents work with, each with its agents.
+pub(super) async fn models(State(door): State<Door>, _visitor: Visitor) -> Json<List<ModelRow>> {
+    let mut models: BTreeMap<String, Vec<AgentId>> = BTreeMap::new();
+    for agent in door.engine().agents() {
+        models.entry(agent.model).or_default().push(agent.id);
+    }
+    let items = models.into_iter().map(|(model, agents)| ModelRow { model, agents }).collect();
+    Json(List { items, next_cursor: None })
 }

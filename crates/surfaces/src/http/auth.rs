@@ -15,7 +15,7 @@ use crate::door::Door;
 /// The header with which a first-party client names itself, so that receipts say where a stop came from.
 const SURFACE_HEADER: &str = "x-quell-surface";
 /// The page's cookie.
-const COOKIE: &str = "quell_session";
+pub(super) const COOKIE: &str = "quell_session";
 
 /// A caller that showed a valid token.
 #[derive(Debug, Clone)]
@@ -93,7 +93,8 @@ pub(crate) fn origin_of(extensions: &Extensions, headers: &HeaderMap) -> Origin 
     Origin::of(*peer, Forwarded { x_forwarded_for: last("x-forwarded-for"), forwarded: last("forwarded") })
 }
 
-fn cookie(headers: &HeaderMap) -> Option<&str> {
+/// The value of the page's cookie.
+pub(crate) fn cookie(headers: &HeaderMap) -> Option<&str> {
     let all = headers.get_all(header::COOKIE).into_iter().filter_map(|value| value.to_str().ok());
     let mut pairs = all.flat_map(|value| value.split(';')).filter_map(|pair| pair.trim().split_once('='));
     pairs.find(|(name, _)| *name == COOKIE).map(|(_, value)| value)

@@ -10,6 +10,7 @@ use quell_protocol::approval::{ApprovalAnswer, ApprovalRow};
 use quell_protocol::audit::AuditRow;
 use quell_protocol::background::{ProcessRow, ProcessView};
 use quell_protocol::memory::NoteRow;
+use quell_protocol::page::{Me, ModelRow, SessionPatch, SignInLink, SignInRequest};
 use quell_protocol::session::{SessionAnswer, SessionRequest, SessionView};
 use quell_protocol::society::{AgentNode, AgentView, AgentsDeleted, NewAgent};
 use quell_protocol::{ErrorCode, Problem, RunEvent};
@@ -86,6 +87,34 @@ const ROUTES: &[Row] = &[
         "StopRunRequest",
         &[(200, "AgentAbortAnswer", "what was aborted"), (400, "Problem", "no id"), (404, "Problem", "unknown")],
     ),
+    get("/api/models", "The models that agents work with", &[(200, "[ModelRow]", "models")]),
+    get("/api/me", "Who the caller is", &[(200, "Me", "the token's name and scope"), (401, "Problem", "nobody")]),
+    post(
+        "/api/sign-in",
+        "Sign a browser in with a token",
+        "SignInRequest",
+        &[(200, "Me", "signed in, with the page's cookie"), (401, "Problem", "no token of this daemon")],
+    ),
+    Row {
+        method: "post",
+        path: "/api/sign-in-link",
+        summary: "Make a one-time link that signs a browser in",
+        takes: None,
+        answers: &[(200, "SignInLink", "its path"), (403, "Problem", "only admins may")],
+    },
+    Row {
+        method: "post",
+        path: "/api/sign-out",
+        summary: "Sign a browser out",
+        takes: None,
+        answers: &[(204, "", "the cookie is worth nothing any more")],
+    },
+    get(
+        "/sign-in/{code}",
+        "The one-time link: signs a browser in and leads to the page",
+        &[(303, "", "to `/`, or to `/#sign-in-failed`")],
+    ),
+    get("/assets/{*path}", "A file of the page", &[(200, "text", "the file"), (404, "Problem", "unknown")]),
     get("/api/sessions", "Sessions, the last used first", &[(200, "[SessionRow]", "sessions")]),
     post(
         "/api/sessions",
@@ -103,6 +132,13 @@ const ROUTES: &[Row] = &[
         "One session with the configuration in force; keys are masked",
         &[(200, "SessionView", "the session"), (404, "Problem", "unknown")],
     ),
+    Row {
+        method: "patch",
+        path: "/api/sessions/{key}",
+        summary: "Give a session another model or agent from its next run on; makes it when there is none",
+        takes: Some("SessionPatch"),
+        answers: &[(200, "SessionView", "the session"), (422, "Problem", "the model or agent cannot be used")],
+    },
     delete("/api/sessions/{key}", "Stop and delete a session", &[(204, "", "deleted"), (404, "Problem", "unknown")]),
     get(
         "/api/sessions/{key}/history",
@@ -249,6 +285,8 @@ const ROUTES: &[Row] = &[
     AuditRow,
     HistoryMessage,
     Hold,
+    Me,
+    ModelRow,
     NewAgent,
     NewToken,
     NoteRow,
@@ -260,9 +298,12 @@ const ROUTES: &[Row] = &[
     SendAnswer,
     SendRequest,
     SessionAnswer,
+    SessionPatch,
     SessionRequest,
     SessionRow,
     SessionView,
+    SignInLink,
+    SignInRequest,
     StopAllAnswer,
     StopAllRequest,
     StopAnswer,
@@ -361,7 +402,7 @@ mod tests {
             if matches!(path, "/" | "/ws" | "/api/agent//abort") {
                 continue;
             }
-            for method in ["get", "post", "put", "delete"] {
+            for method in ["get", "post", "put", "patch", "delete"] {
                 if handlers.contains(&format!("{method}(")) {
                     routes.insert(format!("{method} {path}"));
                 }

@@ -6,6 +6,7 @@ use axum::http::StatusCode;
 use quell_engine::dispatch::{Got, NotMade, SessionError};
 use quell_engine::store::SessionFilter;
 use quell_protocol::api::{HistoryMessage, List, SessionRow};
+use quell_protocol::page::SessionPatch;
 use quell_protocol::session::{SessionAnswer, SessionRequest, SessionView};
 use quell_protocol::{ErrorCode, SessionKey};
 use serde::Deserialize;
@@ -77,6 +78,18 @@ pub(super) async fn open(
         Got::Changed | Got::Known => StatusCode::OK,
     };
     Ok((status, Json(SessionAnswer { key, state, created: got == Got::Created })))
+}
+
+pub(super) async fn patch(
+    State(door): State<Door>,
+    visitor: Visitor,
+    Path(key): Path<String>,
+    Body(patch): Body<SessionPatch>,
+) -> Result<Json<SessionView>, Refused> {
+    let caller = visitor.writer()?;
+    let key = SessionKey::parse(key)?;
+    door.engine().patch_session(caller, &key, patch).await?;
+    door.engine().session_view(&key).await?.map(Json).ok_or_else(|| no_session(&key))
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -149,7 +149,9 @@ impl Chats {
         if !self.follows(&event.session_key) {
             return;
         }
-        self.chat_event(event);
+        if !self.peer.run_events {
+            self.chat_event(event);
+        }
         self.agent_event(event);
         let news = |state, verdict| News {
             state,
@@ -220,7 +222,7 @@ impl Chats {
 
     fn agent_event(&self, event: &RunEvent) {
         let Some((stream, data, weight)) = agent_stream(&event.kind) else { return };
-        if stream == "tool" && !self.peer.tool_events {
+        if stream == "tool" && !self.peer.tool_events || weight == Weight::Droppable && self.peer.run_events {
             return;
         }
         let payload = json!({

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use futures_util::stream::{FuturesUnordered, SplitSink, SplitStream};
 use futures_util::{SinkExt, StreamExt};
-use quell_engine::access::Origin;
 use quell_engine::dispatch::{Notice, Subscription};
+use quell_protocol::RunEvent;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
@@ -15,20 +15,21 @@ use tokio_tungstenite::tungstenite::{self, Message};
 use uuid::Uuid;
 
 use super::chat::Chats;
+use super::follows::Follows;
 use super::frame::{Refusal, Request};
 use super::handshake::{self, Peer};
-use super::methods::{Call, Subscriptions};
+use super::methods::{Begun, Call, Subscriptions};
 use super::outbox::{Outbox, Outgoing, Weight};
 use super::transport::{Budget, Socket};
-use super::{BURST, CLOSE_GRACE, HANDSHAKE, MAX_BEFORE_AUTH, PING, TICK, close};
+use super::{BURST, CLOSE_GRACE, HANDSHAKE, MAX_BEFORE_AUTH, PING, TICK, Visit, close};
 use crate::door::{Door, StreamPlace};
 
 /// Serves one socket to its end.
-pub(super) async fn serve((socket, budget): (Socket, Budget), door: Door, _place: StreamPlace, origin: Origin) {
+pub(super) async fn serve((socket, budget): (Socket, Budget), door: Door, _place: StreamPlace, visit: Visit) {
     let (mut sink, mut stream) = socket.split();
     let outbox = Arc::new(Outbox::default());
     let talk = async {
-        let hall = Hall { door: &door, origin: &origin, budget: &budget };
+        let hall = Hall { door: &door, visit: &visit, budget: &budget };
         if let Some(peer) = shake_hands(&mut stream, &outbox, &hall).await {
             talk(&mut stream, &outbox, &door, &peer).await;
         }
@@ -104,12 +105,12 @@ async fn no_longer(outbox: &Outbox) {
 /// Where the handshake takes place.
 struct Hall<'a> {
     door: &'a Door,
-    origin: &'a Origin,
+    visit: &'a Visit,
     budget: &'a Budget,
 }
 
 async fn shake_hands(stream: &mut SplitStream<Socket>, outbox: &Outbox, hall: &Hall<'_>) -> Option<Peer> {
-    let Hall { door, origin, budget } = hall;
+    let Hall { door, visit, budget } = hall;
     let connection = Uuid::now_v7().to_string();
     let clock = door.engine().clock();
     let challenge = json!({"nonce": Uuid::now_v7().simple().to_string(), "ts": super::shapes::now_ms(clock)});
@@ -132,9 +133,9 @@ async fn shake_hands(stream: &mut SplitStream<Socket>, outbox: &Outbox, hall: &H
     if serde_json::from_str::<serde_json::Value>(&text).is_err() {
         return None;
     }
-    match first_request(&text, door, &connection) {
+    match first_request(&text, hall, &connection) {
         Ok((id, mut peer, hello)) => {
-            peer.caller.origin = (*origin).clone();
+            peer.caller.origin = visit.origin.clone();
             budget.lift();
             tracing::info!(principal = %peer.caller.principal, scope = ?peer.granted, "client connected");
             outbox.answer(&id, &Ok(hello));
@@ -150,7 +151,7 @@ async fn shake_hands(stream: &mut SplitStream<Socket>, outbox: &Outbox, hall: &H
 
 fn first_request(
     text: &str,
-    door: &Door,
+    hall: &Hall<'_>,
     connection: &str,
 ) -> Result<(String, Peer, serde_json::Value), (String, Box<handshake::Failed>)> {
     let wrong = |refusal| Box::new(handshake::Failed { refusal, code: close::POLICY, why: "invalid handshake" });
@@ -159,7 +160,7 @@ fn first_request(
         let refusal = Refusal::invalid("invalid handshake: the first request must be connect");
         return Err((request.id, wrong(refusal)));
     }
-    match handshake::connect(door, request.params, connection) {
+    match handshake::connect(hall.door, hall.visit.browser.as_ref(), request.params, connection) {
         Ok((peer, hello)) => Ok((request.id, peer, hello)),
         Err(failed) => Err((request.id, Box::new(failed))),
     }
@@ -182,6 +183,7 @@ async fn talk(stream: &mut SplitStream<Socket>, outbox: &Arc<Outbox>, door: &Doo
     let subscriptions = Arc::new(Subscriptions::default());
     let mut notices = door.engine().subscribe();
     let mut chats = Chats::new(door.engine().clone(), Arc::clone(outbox), peer.clone(), Arc::clone(&subscriptions));
+    let mut follows = Follows::default();
     let mut calls = FuturesUnordered::new();
     let mut tick = interval_at(Instant::now() + TICK, TICK);
     let mut ping = interval_at(Instant::now() + PING, PING);
@@ -195,9 +197,12 @@ async fn talk(stream: &mut SplitStream<Socket>, outbox: &Arc<Outbox>, door: &Doo
                 heard = Instant::now();
                 match message {
                     Some(Ok(Message::Text(text))) => {
-                        let call = Call { door, peer, subscriptions: &subscriptions, outbox, pending: calls.len() };
-                        if let Some(work) = call.begin(&text) {
-                            calls.push(work);
+                        let (pending, followed) = (calls.len(), follows.len());
+                        let call = Call { door, peer, subscriptions: &subscriptions, outbox, pending, followed };
+                        match call.begin(&text) {
+                            Begun::Done => {}
+                            Begun::Later(work) => calls.push(work),
+                            Begun::Unfollow(run) => follows.remove(&run),
                         }
                     }
                     Some(Ok(Message::Binary(_))) => {
@@ -224,7 +229,10 @@ async fn talk(stream: &mut SplitStream<Socket>, outbox: &Arc<Outbox>, door: &Doo
                 }
             },
             () = chats.due() => chats.flush_due(),
-            Some(()) = calls.next() => {}
+            Some(followed) = calls.next() => if let Some(followed) = followed {
+                follows.add(followed);
+            },
+            event = followed_event(&mut follows, outbox) => outbox.event("run.event", &*event, Weight::Fact),
             _ = tick.tick() => outbox.event("tick", &json!({"ts": super::shapes::now_ms(door.engine().clock())}), Weight::Fact),
             _ = ping.tick() => {
                 if heard.elapsed() > PING * 2 {
@@ -240,6 +248,12 @@ async fn talk(stream: &mut SplitStream<Socket>, outbox: &Arc<Outbox>, door: &Doo
             }
         }
     }
+}
+
+/// The next event of a run that the client follows, once there is room for it.
+async fn followed_event(follows: &mut Follows, outbox: &Outbox) -> Arc<RunEvent> {
+    outbox.room().await;
+    follows.next().await
 }
 
 /// The next notice that is for this peer; `None` when the connection was too slow for the facts.

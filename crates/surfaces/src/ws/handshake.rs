@@ -2,8 +2,8 @@
 
 use quell_engine::access::{Caller, Origin};
 use quell_engine::dispatch::Notice;
-use quell_protocol::Surface;
 use quell_protocol::api::Scope;
+use quell_protocol::{Principal, Surface};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -49,6 +49,16 @@ struct Auth {
     device_token: Option<String>,
 }
 
+impl Auth {
+    fn shown(self) -> Option<String> {
+        self.token.or(self.password).or(self.device_token).filter(|token| !token.is_empty())
+    }
+
+    fn is_empty(&self) -> bool {
+        self.token.is_none() && self.password.is_none() && self.device_token.is_none()
+    }
+}
+
 /// What a client is after its handshake.
 #[derive(Debug, Clone)]
 pub(super) struct Peer {
@@ -60,6 +70,8 @@ pub(super) struct Peer {
     pub(super) role: Role,
     /// True when it wants live tool events.
     pub(super) tool_events: bool,
+    /// True when it fetches what runs say with `runs.follow` and is not told it besides.
+    pub(super) run_events: bool,
 }
 
 impl Peer {
@@ -99,21 +111,40 @@ impl Failed {
 }
 
 /// Checks a `connect` and makes the peer with its `hello-ok`.
-pub(super) fn connect(door: &Door, params: Value, connection: &str) -> Result<(Peer, Value), Failed> {
+///
+/// `browser` is who the page's cookie says it is; it counts where no token is shown.
+pub(super) fn connect(
+    door: &Door,
+    browser: Option<&(Principal, Scope)>,
+    params: Value,
+    connection: &str,
+) -> Result<(Peer, Value), Failed> {
     let connect: Connect = serde_json::from_value(params).map_err(|error| {
         Failed::policy(Refusal::invalid(format!("invalid connect params: {error}")), "invalid connect params")
     })?;
     let protocol = negotiate(&connect)?;
-    let (principal, scope) = authenticate(door, connect.auth.unwrap_or_default())?;
+    let auth = connect.auth.unwrap_or_default();
+    let is_page = browser.is_some() && auth.is_empty();
+    let (principal, scope) = match browser.filter(|_| is_page) {
+        Some(browser) => browser.clone(),
+        None => authenticate(door, auth)?,
+    };
     let granted = grant(connect.scopes.as_deref(), scope);
     let role = if connect.role.as_deref() == Some("node") { Role::Node } else { Role::Operator };
-    let surface =
-        if connect.client.mode == "ui" && connect.client.id.contains("tui") { Surface::Tui } else { Surface::Ws };
+    let is_terminal = connect.client.mode == "ui" && connect.client.id.contains("tui");
+    let surface = if is_page {
+        Surface::Page
+    } else if is_terminal {
+        Surface::Tui
+    } else {
+        Surface::Ws
+    };
     let caller = Caller { principal, scope: granted.unwrap_or(Scope::Read), surface, origin: Origin::inside() };
-    let tool_events = connect.caps.iter().any(|cap| cap == "tool-events");
+    let has_cap = |name: &str| connect.caps.iter().any(|cap| cap == name);
+    let (tool_events, run_events) = (has_cap("tool-events"), has_cap("run-events"));
     let scopes = names(granted, connect.scopes.as_deref());
     let hello = hello(door, connection, protocol, role, &scopes);
-    Ok((Peer { caller, granted, role, tool_events }, hello))
+    Ok((Peer { caller, granted, role, tool_events, run_events }, hello))
 }
 
 fn negotiate(connect: &Connect) -> Result<u64, Failed> {
@@ -132,8 +163,8 @@ fn negotiate(connect: &Connect) -> Result<u64, Failed> {
     Err(Failed { refusal, code: close::PROTOCOL, why: "protocol mismatch" })
 }
 
-fn authenticate(door: &Door, auth: Auth) -> Result<(quell_protocol::Principal, Scope), Failed> {
-    let shown = auth.token.or(auth.password).or(auth.device_token).filter(|token| !token.is_empty());
+fn authenticate(door: &Door, auth: Auth) -> Result<(Principal, Scope), Failed> {
+    let shown = auth.shown();
     let refuse = |code: &str, next: &str, message: &str| {
         let reason = code.trim_start_matches("AUTH_").to_ascii_lowercase();
         let details =
@@ -210,6 +241,7 @@ const EVENTS: &[&str] = &[
     "sessions.changed",
     "shutdown",
     "run",
+    "run.event",
     "agents.changed",
     "execution:cancel",
     "hold.changed",

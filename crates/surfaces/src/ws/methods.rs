@@ -2,6 +2,7 @@
 
 mod approvals;
 mod chat;
+mod follow;
 mod look;
 mod stop;
 
@@ -10,11 +11,12 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use quell_protocol::SessionKey;
 use quell_protocol::api::Scope;
+use quell_protocol::{RunId, SessionKey};
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use super::follows::Followed;
 use super::frame::{Refusal, Request};
 use super::handshake::Peer;
 use super::outbox::Outbox;
@@ -39,9 +41,11 @@ pub(super) const NAMES: &[&str] = &[
     "plugin.approval.list",
     "plugin.approval.resolve",
     "question.list",
+    "runs.follow",
     "runs.get",
     "runs.list",
     "runs.stop",
+    "runs.unfollow",
     "sessions.abort",
     "sessions.delete",
     "sessions.describe",
@@ -86,7 +90,8 @@ impl Subscriptions {
     }
 }
 
-type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
+/// What is left to do after a request was read. It answers by itself; a run that is to be followed is for the connection.
+pub(super) type Work = Pin<Box<dyn Future<Output = Option<Followed>> + Send>>;
 type Answer = Result<Value, Refusal>;
 
 /// One request with everything that answers it.
@@ -97,6 +102,18 @@ pub(super) struct Call<'a> {
     pub(super) outbox: &'a Arc<Outbox>,
     /// Requests of this connection that are being worked on.
     pub(super) pending: usize,
+    /// Runs that it follows.
+    pub(super) followed: usize,
+}
+
+/// How a request goes on.
+pub(super) enum Begun {
+    /// It is answered.
+    Done,
+    /// It will be.
+    Later(Work),
+    /// It is answered, and the connection follows this run no longer.
+    Unfollow(RunId),
 }
 
 /// Requests of one connection that may be pending before it may not wait for more runs. Reading goes on, so that a stop gets in.
@@ -104,24 +121,37 @@ const PENDING: usize = 1024;
 
 impl Call<'_> {
     /// Answers what needs no waiting, stops among it, at once; the rest is work for the connection.
-    pub(super) fn begin(&self, text: &str) -> Option<Work> {
+    pub(super) fn begin(&self, text: &str) -> Begun {
         let request = match Request::parse(text) {
             Ok(request) => request,
             Err(refusal) => {
                 self.outbox.answer(&Request::id_of(text), &Err(refusal));
-                return None;
+                return Begun::Done;
             }
         };
         let params = if request.params.is_null() { serde_json::json!({}) } else { request.params };
-        let answer = match self.route(&request.method, params) {
-            Route::Done(answer) => answer,
+        let (outbox, id) = (Arc::clone(self.outbox), request.id);
+        match self.route(&request.method, params) {
+            Route::Done(answer) => outbox.answer(&id, &answer),
             Route::Later(work) => {
-                let (outbox, id) = (Arc::clone(self.outbox), request.id);
-                return Some(Box::pin(async move { outbox.answer(&id, &work.await) }));
+                return Begun::Later(Box::pin(async move {
+                    outbox.answer(&id, &work.await);
+                    None
+                }));
             }
-        };
-        self.outbox.answer(&request.id, &answer);
-        None
+            Route::Follow(work) => {
+                return Begun::Later(Box::pin(async move {
+                    let found = work.await;
+                    outbox.answer(&id, &found.as_ref().map(|_| json!({"following": true})).map_err(Clone::clone));
+                    found.ok()
+                }));
+            }
+            Route::Unfollow(run) => {
+                outbox.answer(&id, &Ok(json!({"following": false})));
+                return Begun::Unfollow(run);
+            }
+        }
+        Begun::Done
     }
 
     fn route(&self, method: &str, params: Value) -> Route {
@@ -156,6 +186,8 @@ impl Call<'_> {
             "sessions.reset" => Route::after(peer.needs(Scope::Write), || look::reset(self, params)),
             "sessions.delete" => Route::after(peer.needs(Scope::Write), || look::delete(self, params)),
             "runs.list" => Route::after(peer.needs(Scope::Read), || look::runs(self, params)),
+            "runs.follow" => follow::follow(self, params),
+            "runs.unfollow" => follow::unfollow(params),
             "runs.get" => Route::after(peer.needs(Scope::Read), || look::run(self, params)),
             "connect" => Route::Done(Err(Refusal::invalid("already connected"))),
             other => Route::Done(look::plain(self, other, &params)),
@@ -166,6 +198,8 @@ impl Call<'_> {
 enum Route {
     Done(Answer),
     Later(Pin<Box<dyn Future<Output = Answer> + Send>>),
+    Follow(Pin<Box<dyn Future<Output = Result<Followed, Refusal>> + Send>>),
+    Unfollow(RunId),
 }
 
 impl Route {

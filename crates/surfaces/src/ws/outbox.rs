@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::Value;
 use tokio::sync::{Notify, watch};
 
-use super::{MAX_BUFFERED, close, frame};
+use super::{MAX_BUFFERED, ROOM, close, frame};
 
 /// What the writer gets.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,6 +34,7 @@ pub(super) enum Weight {
 pub(super) struct Outbox {
     queue: Mutex<Queue>,
     wake: Notify,
+    written: Notify,
     closing: watch::Sender<bool>,
 }
 
@@ -93,6 +94,20 @@ impl Outbox {
         let _ = self.closing.subscribe().wait_for(|closing| *closing).await;
     }
 
+    /// Waits until little enough waits that more may be fetched.
+    ///
+    /// # Cancel safety
+    /// Safe: it waits for a condition.
+    pub(super) async fn room(&self) {
+        loop {
+            let written = self.written.notified();
+            if self.queue().bytes < ROOM {
+                return;
+            }
+            written.await;
+        }
+    }
+
     /// True when nothing waits.
     pub(super) fn is_empty(&self) -> bool {
         self.queue().waiting.is_empty()
@@ -117,6 +132,7 @@ impl Outbox {
         let next = queue.waiting.pop_front()?;
         if let Outgoing::Text(text) = &next {
             queue.bytes -= text.len();
+            self.written.notify_waiters();
         }
         Some(next)
     }

@@ -1,0 +1,95 @@
+//! How a browser gets its cookie: by the one-time link, or by a token; and how it gives it back.
+
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::response::{IntoResponse, Redirect, Response};
+use quell_engine::access::SignedIn;
+use quell_protocol::ErrorCode;
+use quell_protocol::page::{Me, SignInLink, SignInRequest};
+use secrecy::ExposeSecret;
+
+use super::auth::{COOKIE, cookie};
+use super::body::Body;
+use super::{Refused, Visitor, check_origin, refuse};
+use crate::door::Door;
+
+/// Thirty days, as long as the daemon takes a cookie.
+const LIFE_S: u64 = 30 * 24 * 60 * 60;
+/// Where the page says that a link was of no use.
+const FAILED: &str = "/#sign-in-failed";
+
+/// The one-time link: only a GET uses it up, so that who looks ahead with HEAD does not spend it.
+pub(super) async fn by_link(
+    State(door): State<Door>,
+    Path(code): Path<String>,
+    method: Method,
+    headers: HeaderMap,
+) -> Result<Response, Refused> {
+    if method != Method::GET {
+        return Ok(Redirect::to("/").into_response());
+    }
+    Ok(match door.engine().access().sign_in_by_link(&code).await? {
+        Some(signed_in) => {
+            tracing::info!(principal = %signed_in.principal, "a browser signed in by its link");
+            with_cookie(Redirect::to("/"), &set(&headers, signed_in.cookie.expose_secret(), LIFE_S))
+        }
+        None => Redirect::to(FAILED).into_response(),
+    })
+}
+
+pub(super) async fn by_token(
+    State(door): State<Door>,
+    headers: HeaderMap,
+    Body(request): Body<SignInRequest>,
+) -> Result<Response, Refused> {
+    check_origin(&headers, &door)?;
+    let Some(signed_in) = door.engine().access().sign_in(request.token.expose().trim()).await? else {
+        return Err(refuse(
+            ErrorCode::Unauthorized,
+            "this is no token of this daemon; the first one is in the file `token` of its data directory",
+        ));
+    };
+    let SignedIn { principal, scope, cookie } = signed_in;
+    tracing::info!(%principal, "a browser signed in with a token");
+    Ok(with_cookie(Json(me_of(principal, scope)), &set(&headers, cookie.expose_secret(), LIFE_S)))
+}
+
+pub(super) async fn out(State(door): State<Door>, headers: HeaderMap) -> Result<Response, Refused> {
+    check_origin(&headers, &door)?;
+    if let Some(value) = cookie(&headers) {
+        door.engine().access().sign_out(value).await?;
+    }
+    Ok(with_cookie(StatusCode::NO_CONTENT, &set(&headers, "", 0)))
+}
+
+pub(super) async fn me(Visitor(caller): Visitor) -> Json<Me> {
+    Json(me_of(caller.principal, caller.scope))
+}
+
+/// A new one-time link, as a path: the visitor knows by which address it reaches the daemon.
+pub(super) async fn link(State(door): State<Door>, visitor: Visitor) -> Result<Json<SignInLink>, Refused> {
+    visitor.admin()?;
+    let code = door.engine().access().issue_link()?;
+    Ok(Json(SignInLink { path: format!("/sign-in/{}", code.expose_secret()) }))
+}
+
+fn me_of(principal: quell_protocol::Principal, scope: quell_protocol::api::Scope) -> Me {
+    Me { principal, scope, version: env!("CARGO_PKG_VERSION").to_owned() }
+}
+
+/// The cookie as a header. Scripts do not see it, and no other site's page sends it along.
+fn set(headers: &HeaderMap, value: &str, life_s: u64) -> String {
+    // A proxy with TLS says so; the cookie then never travels without it.
+    let https = headers.get("x-forwarded-proto").is_some_and(|scheme| scheme.as_bytes() == b"https");
+    let secure = if https { "; Secure" } else { "" };
+    format!("{COOKIE}={value}; Path=/; HttpOnly; SameSite=Strict; Max-Age={life_s}{secure}")
+}
+
+fn with_cookie(answer: impl IntoResponse, cookie: &str) -> Response {
+    let mut response = answer.into_response();
+    if let Ok(cookie) = HeaderValue::try_from(cookie) {
+        response.headers_mut().insert(header::SET_COOKIE, cookie);
+    }
+    response
+}
