@@ -6,6 +6,7 @@ mod auth;
 mod closing;
 mod input;
 mod look;
+mod page;
 mod runs;
 mod sse;
 mod stop;

@@ -2,6 +2,7 @@
 
 mod chat;
 mod flow;
+mod follow;
 mod handshake;
 mod stop;
 
@@ -12,6 +13,7 @@ use futures_util::{SinkExt, StreamExt};
 use serde_json::{Value, json};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async_with_config};
 
 use crate::doors::House;
@@ -48,6 +50,17 @@ impl Client {
         let hello = client.connect(token, json!({})).await;
         assert_eq!(hello["ok"], true, "{hello}");
         client
+    }
+
+    /// A socket that a browser opens, with the page's cookie, from this origin.
+    pub(crate) async fn browser(house: &House, cookie: &str, origin: Option<&str>) -> Self {
+        let mut request = format!("ws://{}/ws", house.address).into_client_request().unwrap();
+        request.headers_mut().insert("cookie", format!("quell_session={cookie}").parse().unwrap());
+        if let Some(origin) = origin {
+            request.headers_mut().insert("origin", origin.parse().unwrap());
+        }
+        let (socket, _) = connect_async_with_config(request, None, true).await.unwrap();
+        Self { socket, waiting: VecDeque::new(), asked: 0, events: Vec::new() }
     }
 
     /// A connected operator at a daemon's address.

@@ -110,6 +110,17 @@ impl Api {
         self.send(self.request(Method::PUT, path).json(body)).await
     }
 
+    /// `PATCH` with a JSON body.
+    ///
+    /// # Cancel safety
+    /// As [`Self::post`].
+    ///
+    /// # Panics
+    /// When no answer comes.
+    pub async fn patch(&self, path: &str, body: &Value) -> Answer {
+        self.send(self.request(Method::PATCH, path).json(body)).await
+    }
+
     /// `DELETE`.
     ///
     /// # Cancel safety
