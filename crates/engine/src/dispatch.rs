@@ -19,9 +19,9 @@ use std::time::Duration;
 
 use quell_kernel::Registry;
 use quell_kernel::registry::{Gate, StopAsk, StopScope};
-use quell_protocol::HookEvent;
 use quell_protocol::api::Hold;
 use quell_protocol::audit::Action;
+use quell_protocol::{HookEvent, Surface};
 use tokio_util::sync::CancellationToken;
 
 pub use crate::access::{Access, Caller};
@@ -139,6 +139,9 @@ impl Engine {
     #[must_use]
     pub fn stop(&self, caller: &Caller, scope: &StopScope, ask: &StopAsk) -> Stop {
         let stop = self.0.runs.stop(scope, &caller.who(), ask);
+        if let (Surface::Tui, StopScope::Session { key, .. }) = (caller.surface, scope) {
+            tracing::info!(session = %key, principal = %caller.principal, push = ?ask.push, "Esc pressed");
+        }
         tracing::info!(
             principal = %caller.principal, surface = ?caller.surface, scope = ?scope, push = ?ask.push,
             stopped = stop.aborted.len(), processes = stop.ended, "abort request handled"

@@ -388,7 +388,10 @@ async fn run_one(sessions: &Sessions, key: &SessionKey, cell: Arc<Cell>, permit:
         let (cell, sessions) = (Arc::clone(&cell), sessions.clone());
         async move {
             let reins = RunReins { sessions: &sessions, cell: &cell };
-            sessions.0.runs.see_through(&cell, &reins, place, sessions.outfit(&cell)).await;
+            // Boxed, since it is over when the model is asked: in one piece with the rest it would be kept through the whole run,
+            // and once more at each level that it is handed through.
+            let outfit = Box::pin(sessions.outfit(&cell));
+            sessions.0.runs.see_through(&cell, &reins, place, outfit).await;
         }
     };
     let lineage = Lineage::of(sessions, &cell);

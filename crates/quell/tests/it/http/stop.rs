@@ -1,6 +1,7 @@
 //! Every way to stop over HTTP.
 
 use quell_testkit::Behaviour;
+use quell_testkit::commands::{self, Marker};
 use reqwest::Method;
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -214,4 +215,33 @@ async fn a_stop_gets_in_when_all_streams_are_taken() {
     events.to_end().await.assert_sound();
     // The place is free again.
     house.http.events(&run, 0).await.to_end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_is_not_over_shows_what_it_holds_and_when_its_stop_came() {
+    let house = House::with_processes().await;
+    let mark = Marker::new();
+    let call = json!({"command": commands::ignores_signals(&mark)});
+    house.model.script(Behaviour::tool_call("c1", "shell", &call));
+    let run = house.send("s", "do it").await;
+    house.http.events(&run, 0).await.until("tool.output").await;
+    let path = format!("/api/runs/{run}");
+    let live = house.http.get(&path).await.expect_status(200);
+    let held = |view: &Value, kind: &str| {
+        let rows: Vec<Value> = view["held"].as_array().unwrap().clone();
+        rows.into_iter().find(|row| row["kind"] == kind).unwrap_or_else(|| panic!("no {kind} in {view:#}"))
+    };
+    assert_eq!(held(&live, "model_request")["how"], "finished");
+    assert!(held(&live, "process")["pid"].is_number() && held(&live, "process").get("releasedAt").is_none());
+    assert!(live.get("requestedAt").is_none());
+    // It ignores SIGTERM: for half a second its stop is under way.
+    house.http.post(&format!("{path}/stop"), &json!({})).await.expect_status(202);
+    let ending = house.http.get(&path).await.expect_status(200);
+    assert_eq!((&ending["state"], &ending["requestedAt"]["ms"]), (&json!("ending"), &json!(0.0)));
+    assert!(ending["deliveredAt"]["ms"].as_f64().unwrap() >= 0.0);
+    assert!(held(&ending, "process")["openedAt"]["ms"].as_f64().unwrap() < 0.0);
+    let ended = house.ended(&run).await;
+    assert_eq!((ended.get("held"), ended.get("requestedAt")), (None, None), "the receipt has it");
+    assert!(ended["receipt"]["resources"].as_array().unwrap().len() >= 3);
+    mark.retire();
 }
