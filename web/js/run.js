@@ -1,0 +1,254 @@
+// What a run looks like, from its events. Pure: it knows neither elements nor texts nor the daemon.
+//
+//   newRun(runId)          a run of which nothing is known
+//   apply(run, event)      takes one RunEvent in; the run is changed and given back. Events come in the order of their `seq`;
+//                          one that was seen before changes nothing
+//   fromHistory(messages)  the run that the messages of one turn of a session's history tell about
+//   adopt(run, told)       corrects a run that was listened to by what its history tells (`told`, from fromHistory)
+//   outcome(run)           "queued" | "running" | "stopping" | "ending" | "completed" | "failed" | "stopped"
+//
+// A run: {runId, seq, agent, state, startedAt, endedAt, steps, calls: Map, approval, verdict, receipt, usage, compacted, missed}.
+// A step: {number, text, thinking, calls: [call], partial: null | "not-seen" | "kept", steered: [text]}.
+// A call: {id, tool, arguments, output, dropped, result, end, ms, approval: id | null, startedAt, gone}.
+
+/** Characters of live output that are kept per call; the end of it is what one wants to see. */
+export const MOST_OUTPUT = 65_536;
+
+export function newRun(runId) {
+  return {
+    runId,
+    seq: 0,
+    agent: null,
+    state: "queued",
+    startedAt: null,
+    endingAt: null,
+    endedAt: null,
+    steps: [],
+    calls: new Map(),
+    verdict: null,
+    receipt: null,
+    usage: null,
+    compacted: 0,
+    missed: false,
+  };
+}
+
+export function outcome(run) {
+  if (run.state === "ended" || run.state === "ending") {
+    const kind = run.verdict?.kind;
+    if (kind === "aborted") {
+      return run.state === "ended" ? "stopped" : "stopping";
+    }
+    return run.state === "ended" ? kind || "completed" : "ending";
+  }
+  return run.state;
+}
+
+export function apply(run, event) {
+  if (event.seq <= run.seq) {
+    return run;
+  }
+  const gap = event.seq > run.seq + 1;
+  run.seq = event.seq;
+  const take = TAKERS[event.type];
+  if (take) {
+    take(run, event, gap);
+  }
+  return run;
+}
+
+const TAKERS = {
+  "run.queued": (run, event) => {
+    run.agent = event.agent;
+  },
+  "run.started": (run, event) => {
+    run.agent = event.agent;
+    run.state = "running";
+    run.startedAt = event.at;
+  },
+  "step.started": (run, event) => {
+    run.state = "running";
+    step(run, event.step);
+  },
+  "text.delta": (run, event) => {
+    current(run).text += event.text;
+  },
+  "thinking.delta": (run, event) => {
+    current(run).thinking += event.text;
+  },
+  "tool.started": (run, event) => {
+    const call = callOf(run, event.callId);
+    call.tool = event.tool;
+    call.arguments = event.arguments;
+    call.startedAt = event.at;
+    call.approval = null;
+  },
+  "tool.output": (run, event) => print(callOf(run, event.callId), event.text),
+  "tool.ended": (run, event) => {
+    const call = callOf(run, event.callId);
+    call.end = event.end;
+    call.result = event.output;
+    call.ms = event.ms;
+    call.approval = null;
+  },
+  "approval.requested": (run, event) => {
+    const call = callOf(run, event.callId);
+    call.tool = event.tool;
+    call.arguments = event.arguments;
+    call.approval = event.id;
+  },
+  "approval.resolved": (run, event) => {
+    for (const call of run.calls.values()) {
+      if (call.approval === event.id) {
+        call.approval = null;
+      }
+    }
+  },
+  "run.snapshot": snapshot,
+  "context.compacted": (run, event) => {
+    run.compacted += event.turns;
+  },
+  usage: (run, event) => {
+    run.usage = event.usage;
+  },
+  "run.ending": (run, event) => {
+    run.state = "ending";
+    run.verdict = event.verdict;
+    run.endingAt = event.at;
+    if (event.verdict.kind !== "completed") {
+      cut(run);
+    }
+  },
+  "run.ended": (run, event) => {
+    run.state = "ended";
+    run.verdict = event.verdict;
+    run.receipt = event.receipt;
+    run.usage = event.receipt?.usage || run.usage;
+    run.endedAt = event.at;
+    if (event.verdict.kind !== "completed") {
+      cut(run);
+    } else if (event.text && run.steps.every((one) => one.text === "")) {
+      // The end was all that came: whoever follows an ended run hears no deltas any more.
+      current(run).text = event.text;
+    }
+  },
+};
+
+/** What had streamed when the end came is not an answer: no call closed the message. */
+function cut(run) {
+  const last = run.steps[run.steps.length - 1];
+  if (last && last.text !== "" && last.calls.length === 0 && last.partial === null) {
+    last.partial = "not-seen";
+  }
+}
+
+function step(run, number) {
+  let found = run.steps.find((one) => one.number === number);
+  if (!found) {
+    found = { number, text: "", thinking: "", calls: [], partial: null, steered: [] };
+    run.steps.push(found);
+  }
+  return found;
+}
+
+function current(run) {
+  return run.steps.length === 0 ? step(run, 1) : run.steps[run.steps.length - 1];
+}
+
+function callOf(run, id) {
+  let call = run.calls.get(id);
+  if (!call) {
+    call = {
+      id, tool: "", arguments: null, output: "", dropped: 0, result: null, end: null, ms: null, approval: null, startedAt: null,
+    };
+    run.calls.set(id, call);
+    current(run).calls.push(call);
+  }
+  return call;
+}
+
+function print(call, text) {
+  const all = call.output + text;
+  const over = all.length - MOST_OUTPUT;
+  // Cut with room to spare, so that not every single line costs a copy of the whole.
+  if (over > MOST_OUTPUT / 4) {
+    call.output = all.slice(over);
+    call.dropped += over;
+  } else {
+    call.output = all;
+  }
+}
+
+/** Stands in for what was missed: the text of the step at work replaces ours, and calls that we did not see get a line. */
+function snapshot(run, event, gap) {
+  const known = current(run);
+  run.state = "running";
+  // Steps that began and ended in between are not in a snapshot; the history has them when the run is over.
+  run.missed = run.missed || gap;
+  // Text does not go on behind a call, and only grows: anything else is the text of a later step.
+  const later = known.calls.length > 0 ? event.text !== known.text && event.text !== "" : !event.text.startsWith(known.text);
+  for (const row of event.calls) {
+    const call = callOf(run, row.callId);
+    call.tool = row.tool;
+    call.end = row.end ?? call.end;
+  }
+  // Between two numbers, so that no real step is taken for this one.
+  const now = later ? step(run, known.number + 0.5) : known;
+  now.text = event.text;
+  now.thinking = event.thinking;
+}
+
+/** The history knows better than a listener what a run left: what the model sees of it, and what a slow line lost. */
+export function adopt(run, told) {
+  run.told = told.told;
+  if (run.missed) {
+    run.steps = told.steps;
+    run.calls = told.calls;
+    run.missed = false;
+    return;
+  }
+  const last = run.steps[run.steps.length - 1];
+  const lastTold = told.steps[told.steps.length - 1];
+  if (last && lastTold) {
+    last.partial = lastTold.partial;
+  }
+}
+
+export function fromHistory(messages) {
+  const run = newRun(messages[0].runId);
+  run.state = "ended";
+  run.told = null;
+  for (const message of messages) {
+    take(run, message);
+    run.verdict = message.verdict || run.verdict;
+    run.endedAt = message.at;
+  }
+  return run;
+}
+
+function take(run, message) {
+  if (message.role === "user") {
+    // The first message began the run; later ones were handed to it while it ran.
+    if (run.asked === undefined) {
+      run.asked = message.text;
+    } else {
+      current(run).steered.push(message.text);
+    }
+  } else if (message.role === "assistant") {
+    const number = run.steps.length + 1;
+    const one = step(run, number);
+    one.text = message.text;
+    one.partial = message.partial ? (message.kept ? "kept" : "not-seen") : message.kept ? "kept" : null;
+    for (const made of message.calls || []) {
+      const call = callOf(run, made.id);
+      call.tool = made.tool;
+      call.arguments = made.arguments;
+    }
+  } else if (message.role === "tool") {
+    const call = callOf(run, message.callId);
+    call.result = message.text;
+    call.gone = true;
+  } else if (message.role === "note") {
+    run.told = message.text;
+  }
+}
