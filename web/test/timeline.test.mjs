@@ -1,0 +1,152 @@
+// The geometry of the picture of a run: timeline.js.
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { factsOf, rowsOf } from "../js/ledger.js";
+import { fitting, layOut, niceStep, overview, textWidth, zooms } from "../js/timeline.js";
+import { NOON, ended, held, live } from "./ledger-fixtures.mjs";
+
+const STOPPED = ended(
+  [
+    held("model_request", 1, -1000, 0.4, "closed"),
+    held("process", 2, -600, 11, "term"),
+    held("process", 3, -900, -700, "exited", { exitCode: 0 }),
+    held("process", 4, -100, null, "held"),
+  ],
+  { requested: 0, delivered: 0.2, settled: 12 },
+);
+
+function picture(view, { width = 1000, zoom = 0, now = NOON } = {}) {
+  const facts = factsOf(view, now);
+  const lines = ["requested", "delivered", "settled"]
+    .filter((name) => facts[name] !== null)
+    .map((name) => ({ name, at: facts[name], text: name }));
+  const rows = rowsOf(view, { now });
+  return { facts, laid: layOut({ rows, zoom: zooms(facts)[zoom], lines, width }) };
+}
+
+test("a stopped run is first shown at its stop, then its last 100 ms, then whole", () => {
+  const names = (view, now = NOON) => zooms(factsOf(view, now)).map((zoom) => zoom.name);
+  assert.deepEqual(names(STOPPED), ["stop", "last", "whole"]);
+  const [stop, last, whole] = zooms(factsOf(STOPPED, 0));
+  assert.ok(stop.from < NOON && stop.from > NOON - 2 && stop.to === NOON + 12);
+  assert.deepEqual([last.to - last.from, last.to], [100, NOON + 12]);
+  assert.deepEqual([whole.from, whole.to], [NOON - 1000, NOON + 12]);
+  const slow = ended([held("process", 1, -1000, 502, "kill")], { requested: 0, settled: 504 });
+  assert.deepEqual(names(slow), ["stop", "whole"], "the last 100 ms would hide where a slow stop began");
+  assert.deepEqual(names(ended([held("process", 1, -10, -1, "exited")], { settled: 0 })), ["whole"]);
+  assert.deepEqual(names(live([held("process", 1, -10, null, "")])), ["whole"]);
+  assert.deepEqual(names(live([held("process", 1, -1000, null, "")], { requested: 0 }), NOON + 20), ["stop", "last", "whole"]);
+});
+
+test("everything stands inside the picture, in every zoom and width", () => {
+  for (const width of [280, 360, 559, 560, 1000, 1900]) {
+    for (const zoom of [0, 1, 2]) {
+      const { laid } = picture(STOPPED, { width, zoom });
+      const right = laid.plot.x + laid.plot.width;
+      assert.equal(laid.narrow, width < 560);
+      assert.ok(right <= width);
+      for (const placed of laid.rows) {
+        for (const { x, width: w } of [...placed.pieces, ...placed.late]) {
+          assert.ok(x >= laid.plot.x - 0.01 && x + w <= right + 2.01, `${width} ${zoom} ${x} ${w}`);
+        }
+        assert.ok(placed.y >= laid.plot.top && placed.y + placed.height <= laid.plot.bottom + 0.01);
+        assert.ok(placed.word.x <= right + 10);
+      }
+      for (const line of laid.lines) assert.ok(line.x >= laid.plot.x && line.x <= right + 0.01);
+    }
+  }
+});
+
+test("what lies after the request is hatched, and nothing else is", () => {
+  const { facts, laid } = picture(STOPPED, { zoom: 2 });
+  const at = (name) => laid.lines.find((line) => line.name === name).x;
+  const [model, process, , left] = laid.rows;
+  assert.ok(Math.abs(process.late[0].x - at("requested")) < 0.01);
+  assert.ok(process.late[0].width < at("settled") - at("requested") + 0.01);
+  assert.ok(Math.abs(left.late[0].x + left.late[0].width - at("settled")) < 0.01, "to the end, as it was never given back");
+  assert.equal(model.late.length, 1);
+  assert.deepEqual(laid.rows[2].late, [], "it was over before");
+  assert.equal(facts.requested, NOON);
+});
+
+test("what lies outside of the zoom is told at the edge where it is", () => {
+  const { laid } = picture(STOPPED);
+  const over = laid.rows.find((placed) => placed.row.key === "3");
+  assert.equal(over.outside, "before");
+  assert.deepEqual(over.pieces, []);
+  assert.equal(laid.rows.filter((placed) => placed.outside).length, 1);
+});
+
+test("a live bar ends now and grows", () => {
+  const view = live([held("model_request", 1, -100, null, ""), held("permit", 2, -200, -150, "finished")]);
+  const end = (now) => picture(view, { now }).laid.rows[0].pieces.at(-1);
+  const { laid } = picture(view, { now: NOON });
+  assert.ok(Math.abs(end(NOON).x + end(NOON).width - (laid.plot.x + laid.plot.width)) < 0.01);
+  assert.ok(picture(view, { now: NOON + 100 }).laid.rows[1].pieces[0].width < laid.rows[1].pieces[0].width);
+});
+
+test("a bar of no length can still be seen", () => {
+  const view = ended([held("timer", 1, 0, 0, "cancelled"), held("process", 2, -1e7, 1, "term")], { requested: 0, settled: 2 });
+  const timer = picture(view, { zoom: 2 }).laid.rows.find((placed) => placed.row.kind === "timer");
+  assert.ok(timer.pieces[0].width >= 2);
+});
+
+test("300 calls in one lane are drawn as what can be told apart", () => {
+  const calls = Array.from({ length: 300 }, (_, i) => held("mcp_call", i + 1, i * 10, i * 10 + 9.9, "finished"));
+  const { laid } = picture(ended(calls, { settled: 3000 }), { width: 400 });
+  assert.equal(laid.rows.length, 1);
+  assert.ok(laid.rows[0].pieces.length < 60);
+});
+
+test("labels of lines that stand close together do not cover each other", () => {
+  const { laid } = picture(STOPPED, { zoom: 2 });
+  const boxes = laid.lines.map((line) => {
+    const length = textWidth(line.text);
+    return { tier: line.tier, from: line.anchor === "end" ? line.x - length : line.x, to: line.anchor === "end" ? line.x : line.x + length };
+  });
+  for (const [i, a] of boxes.entries()) {
+    for (const b of boxes.slice(i + 1)) assert.ok(a.tier !== b.tier || a.to <= b.from || b.to <= a.from);
+  }
+  assert.equal(new Set(boxes.map((box) => box.tier)).size, 3);
+});
+
+test("ticks are round numbers, few enough to be read", () => {
+  assert.deepEqual([13, 100, 0.4, 2600, 61000, 3.6e6, 9e8].map((span) => niceStep(span, 10)),
+    [2, 10, 0.05, 500, 10000, 600000, 172800000]);
+  const { laid } = picture(STOPPED, { zoom: 2 });
+  assert.deepEqual(laid.ticks.map((tick) => tick.ms), [0, 200, 400, 600, 800, 1000]);
+  const stop = picture(STOPPED).laid.ticks;
+  assert.ok(stop.length >= 3 && stop[0].ms === 0, "the stop is counted from its request");
+  for (const width of [300, 800, 1600]) {
+    const xs = picture(STOPPED, { width }).laid.ticks.map((tick) => tick.x);
+    for (const [i, x] of xs.slice(1).entries()) assert.ok(x - xs[i] >= 40, `${width}`);
+  }
+});
+
+test("an instant run has a picture, too", () => {
+  const { laid } = picture(ended([held("permit", 1, 0, 0, "finished")], { settled: 0 }));
+  assert.ok(laid.rows.every((placed) => placed.pieces.every(({ x, width }) => Number.isFinite(x + width))));
+  const empty = picture(ended([], { requested: 0, settled: 0 })).laid;
+  assert.equal(empty.rows.length, 0);
+  assert.ok(Number.isFinite(empty.height));
+});
+
+test("the overview shows all rows, and where the zoom is", () => {
+  const facts = factsOf(STOPPED, NOON);
+  const [stop, , whole] = zooms(facts);
+  const rows = rowsOf(STOPPED, { now: NOON });
+  const small = overview({ rows, facts, zoom: stop, width: 500, height: 20 });
+  assert.equal(small.marks.length, 4);
+  assert.ok(small.view.x + small.view.width <= 500.01 && small.view.width >= 3 && small.view.x > 480);
+  assert.deepEqual(overview({ rows, facts, zoom: whole, width: 500, height: 20 }).view, { x: 0, width: 500 });
+});
+
+test("labels are cut to their room by their signs", () => {
+  assert.equal(fitting("sleep 600", 100), "sleep 600");
+  assert.ok(textWidth(fitting("x".repeat(500), 100)) <= 107);
+  assert.ok(fitting("모델을 기다리는 중입니다", 60).endsWith("…"));
+  assert.ok(textWidth("모델") > textWidth("ab") * 1.5);
+  assert.ok(!fitting("👩‍🚀".repeat(40), 80).includes("\uFFFD"));
+});
