@@ -52,6 +52,12 @@ export function rowsOf(view, { now, every = false, childOf = () => undefined }) 
   return equal.length <= MOST_ROWS ? equal : foldTheOrdinary(equal);
 }
 
+/** The ids of the runs that a run has started and waited for. */
+export function subRunsOf(view) {
+  const resources = (view.receipt ? view.receipt.resources : view.held) ?? [];
+  return resources.filter(({ kind }) => kind === "run").map(({ label }) => runIdIn(label)).filter(Boolean);
+}
+
 /** How a thing stands: `open` while it is held, `left` when the run ended without it, else `calm`, `stopped` or `bad`. */
 export function standing(row) {
   if (row.open) return row.open === "left" ? "left" : "open";

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { factsOf, rowsOf, standing, wallMs } from "../js/ledger.js";
+import { factsOf, rowsOf, standing, subRunsOf, wallMs } from "../js/ledger.js";
 import { NOON, ended, held, live } from "./ledger-fixtures.mjs";
 
 test("times keep their microseconds", () => {
@@ -119,6 +119,8 @@ test("a label that is no sub-run's names none, and hostile labels pass through u
   const [row] = rowsOf(ended([held("run", 1, -5, 1, "cancelled", { label })], { settled: 2 }), { now: 0 });
   assert.equal(row.runId, undefined);
   assert.equal(row.label, label);
+  assert.deepEqual(subRunsOf(ended([held("run", 1, -5, 1, "cancelled", { label })], { settled: 2 })), []);
+  assert.deepEqual(subRunsOf(live([held("run", 1, -5, null, "", { label: "team/a (b) (child-2)" })])), ["child-2"]);
 });
 
 test("10,000 rows are folded in no time worth mentioning", () => {

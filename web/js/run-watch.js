@@ -1,0 +1,88 @@
+// Looks at one run for as long as somebody wants to see it: often while it works, more often while it stops, once more when it is over,
+// and at the runs that it started. It knows the route and the times; what is shown is for others.
+
+import * as api from "./api.js";
+import { subRunsOf } from "./ledger.js";
+import * as live from "./live.js";
+
+const RUNNING_MS = 250;
+const STOPPING_MS = 100;
+const QUEUED_MS = 1000;
+const AWAY_MS = 1000;
+const CHILDREN_MS = 1000;
+/** A run that started more than these is still shown, without what those held. */
+const MOST_CHILDREN = 48;
+
+/**
+ * Calls `tell({view, children, problem})` at every change; `children` are the sub-runs by their ids. Gives `{look, leave}`: `look()`
+ * asks at once, for when something is known to have happened.
+ */
+export function watch(runId, tell) {
+  const known = { view: null, children: new Map(), problem: null };
+  let gone = false;
+  let wake = () => {};
+  const forget = live.on("run", (event) => event.runId === runId && wake());
+  const pause = (ms) => new Promise((done) => {
+    const timer = setTimeout(done, ms);
+    wake = () => {
+      clearTimeout(timer);
+      done();
+    };
+  });
+  const readUntilOver = async () => {
+    let childrenAt = 0;
+    for (;;) {
+      const over = document.hidden && known.view ? false : await read(runId, known);
+      if (over || Date.now() - childrenAt >= CHILDREN_MS) {
+        childrenAt = Date.now();
+        await readChildren(known);
+      }
+      if (gone) return;
+      tell(known);
+      if (over) return;
+      await pause(pauseAfter(known));
+      if (gone) return;
+    }
+  };
+  readUntilOver();
+  return {
+    look: () => wake(),
+    leave() {
+      gone = true;
+      forget();
+      wake();
+    },
+  };
+}
+
+function pauseAfter({ view, problem }) {
+  if (problem || document.hidden) return AWAY_MS;
+  return view.state === "ending" ? STOPPING_MS : view.state === "queued" ? QUEUED_MS : RUNNING_MS;
+}
+
+/** True when there will be no news. What was seen before stays while the daemon is away. */
+async function read(runId, known) {
+  try {
+    known.view = await api.get(api.run(runId));
+    known.problem = null;
+    return known.view.state === "ended";
+  } catch (problem) {
+    if (!(problem instanceof api.Problem)) throw problem;
+    known.problem = problem;
+    return problem.status === 404 || problem.status === 401;
+  }
+}
+
+async function readChildren(known) {
+  const views = [known.view, ...known.children.values()].filter(Boolean);
+  const ids = new Set(views.flatMap(subRunsOf));
+  const open = [...ids].filter((id) => known.children.get(id)?.state !== "ended").slice(0, MOST_CHILDREN);
+  const before = known.children.size;
+  for (const id of open) {
+    const child = { view: null };
+    await read(id, child);
+    if (child.view) known.children.set(id, child.view);
+  }
+  // What is new may have started runs of its own. Each round knows more runs, and there are only so many.
+  if (known.children.size > before && known.children.size < MOST_CHILDREN) await readChildren(known);
+}

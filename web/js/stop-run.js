@@ -1,0 +1,45 @@
+// The button that stops one run, and the one that forces it, wherever a run is shown. It does not know the place.
+
+import * as api from "./api.js";
+import { h, icon } from "./dom.js";
+import { reasonOf } from "./reasons.js";
+import * as store from "./store.js";
+import { oneLine, t } from "./texts.js";
+import * as toasts from "./toasts.js";
+
+/** A stop button for a run. `small` ones show their sign alone. */
+export function stopButton(runId, { small = false } = {}) {
+  const name = t("run.stop.of", { run: shortId(runId) });
+  return button("stop-run", "stop", { name, text: t("run.stop"), small, order: () => stopRun(runId, false) });
+}
+
+export function forceButton(runId, { small = false } = {}) {
+  const name = t("run.force.of", { run: shortId(runId) });
+  return button("force-run", "force", { name, text: t("run.force"), small, order: () => stopRun(runId, true) });
+}
+
+function button(name, drawing, { name: label, text, small, order }) {
+  const element = h("button", { type: "button", class: `stop-button ${name}${small ? " small" : ""}`, title: label, "aria-label": label,
+    on: { click: async () => {
+      element.setAttribute("aria-busy", "true");
+      await order();
+      element.removeAttribute("aria-busy");
+    } } }, icon(drawing), !small && text);
+  return element;
+}
+
+async function stopRun(runId, force) {
+  try {
+    await api.stop(`${api.run(runId)}/stop`, force ? { force: true } : {});
+  } catch (problem) {
+    const told = t("run.stop.failed", { reason: reasonOf(problem) });
+    console.error(told, problem);
+    toasts.error(told);
+  }
+  store.refresh("runs");
+}
+
+/** Enough of an id to tell runs apart. The last signs of those that Quell makes are chance, the first ones the time. */
+export function shortId(runId) {
+  return runId.length > 14 ? `…${runId.slice(-8)}` : oneLine(runId, 14);
+}
