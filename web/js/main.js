@@ -1,9 +1,15 @@
 // Begins: the texts, who is here, then the sign-in form or the shell with its views; and turns addresses into routes.
 // It knows which modules there are, and nothing of what they show.
 
+import * as agents from "./agents.js";
+import * as agentsView from "./agents-view.js";
 import * as api from "./api.js";
+import * as approvals from "./approvals.js";
 import * as chat from "./chat.js";
 import { byId, listen } from "./dom.js";
+import * as everything from "./everything.js";
+import * as header from "./header.js";
+import * as inspector from "./inspector.js";
 import * as live from "./live.js";
 import * as sessions from "./sessions.js";
 import * as signIn from "./sign-in.js";
@@ -72,8 +78,14 @@ function showSignIn(problem) {
 
 function enterShell() {
   unmount = [
+    header.mount(byId("header")),
+    agents.mount(byId("agents")),
     sessions.mount(byId("rail")),
     chat.mount(byId("chat")),
+    everything.mount(byId("everything")),
+    agentsView.mount(byId("agents-view")),
+    approvals.mount(byId("approvals"), { empty: approvals.emptyInbox }),
+    inspector.mount(byId("inspector")),
     drawers(),
     store.subscribe("connection", (state) => document.body.classList.toggle("stale", state !== "live")),
   ];
