@@ -28,6 +28,7 @@ const ASK_AGAIN: HeaderValue = HeaderValue::from_static("no-cache");
 #[derive(RustEmbed)]
 #[folder = "../../web"]
 #[exclude = "test/*"]
+#[exclude = "package.json"]
 struct Files;
 
 /// The compressed files of a daemon, each made when somebody first asks for it.
