@@ -12,6 +12,7 @@ mod ranks;
 mod samples;
 mod shape;
 mod source;
+mod web;
 mod words;
 
 use std::fs;
@@ -63,6 +64,13 @@ const MANIFEST_RULES: &[Rule] = &[
 const TEXT_RULES: &[Rule] = &[
     Rule { name: "conflict markers", check: words::conflict_markers },
     Rule { name: "races", check: races::named_proofs },
+];
+
+/// Rules of the page's scripts and stylesheets.
+const WEB_RULES: &[Rule] = &[
+    Rule { name: "page file length", check: web::length },
+    Rule { name: "page file head", check: web::head },
+    Rule { name: "page words", check: web::banned },
 ];
 
 /// How the names of texts end.
@@ -132,4 +140,29 @@ fn tidy_manifests() {
 fn tidy_texts() {
     let found = TEXTS.iter().flat_map(|suffix| files(&root(), suffix));
     inspect(TEXT_RULES, &found.collect::<Vec<_>>());
+}
+
+fn page(suffix: &str) -> Vec<PathBuf> {
+    files(&root().join("web"), suffix)
+}
+
+#[test]
+fn tidy_page() {
+    inspect(WEB_RULES, &[page(".js"), page(".css")].concat());
+}
+
+#[test]
+fn tidy_page_texts() {
+    let table = fs::read_to_string(root().join("web/texts.json")).expect("the table of texts");
+    let table = web::texts(&table).unwrap_or_else(|fault| panic!("web/texts.json: {fault}"));
+    let mut faults: Vec<String> = table.iter().flat_map(|(key, row)| web::faults(key, row)).collect();
+    for path in page(".js") {
+        let source = read(&path);
+        for (line, key) in web::asked(&source) {
+            if !table.contains_key(&key) {
+                faults.push(format!("{}:{line}: web/texts.json has no {key:?}", source.path));
+            }
+        }
+    }
+    assert!(faults.is_empty(), "texts of the page:\n{}", faults.join("\n"));
 }

@@ -135,7 +135,7 @@ async fn a_session_works_with_another_model_from_its_next_run_on() {
     assert_problem(&refused, 422, "agent_configuration_error");
     let kept = house.http.get("/api/sessions/s").await.expect_status(200);
     assert_eq!(kept["config"]["model"]["value"], other);
-    house.http.patch("/api/sessions/fresh", &json!({"model": other})).await.expect_status(200);
+    let _ = house.http.patch("/api/sessions/fresh", &json!({"model": other})).await.expect_status(200);
     house.ended(&house.send("fresh", "hello").await).await;
     assert_eq!(asked(&house)[2], "other-model");
     let bound = json!({"userId": "u", "chatId": "c", "provider": provider, "temperature": 0.3});

@@ -235,7 +235,7 @@ async fn a_run_that_is_not_over_shows_what_it_holds_and_when_its_stop_came() {
     assert!(held(&live, "process")["pid"].is_number() && held(&live, "process").get("releasedAt").is_none());
     assert!(live.get("requestedAt").is_none());
     // It ignores SIGTERM: for half a second its stop is under way.
-    house.http.post(&format!("{path}/stop"), &json!({})).await.expect_status(202);
+    let _ = house.http.post(&format!("{path}/stop"), &json!({})).await.expect_status(202);
     let ending = house.http.get(&path).await.expect_status(200);
     assert_eq!((&ending["state"], &ending["requestedAt"]["ms"]), (&json!("ending"), &json!(0.0)));
     assert!(ending["deliveredAt"]["ms"].as_f64().unwrap() >= 0.0);

@@ -1,7 +1,7 @@
 //! For every rule: files that break it, with the lines where, and files that keep it.
 
 use super::source::Source;
-use super::{MANIFEST_RULES, RULES, Rule, TEXT_RULES};
+use super::{MANIFEST_RULES, RULES, Rule, TEXT_RULES, WEB_RULES, web};
 
 /// A small file and the lines in which the rule finds something; none for one that is in order.
 struct Sample {
@@ -243,6 +243,34 @@ fn judge(rules: &[Rule], samples: &[Sample]) {
     }
 }
 
+const PAGE: &str = "web/js/x.js";
+const PAGES: &[Sample] = &[
+    sample("page file head", PAGE, "export const a = 1;", &[1]),
+    sample("page file head", PAGE, "// x", &[1]),
+    sample("page file head", "web/style/x.css", "/* The looks of the rail. */", &[]),
+    sample("page words", PAGE, "a.innerHTML = text;\neval(text)", &[1, 2]),
+    sample("page words", PAGE, "fetch(\"https://example.org/x\")", &[1]),
+    sample("page words", PAGE, "// a comment\nconst ns = \"http://www.w3.org/2000/svg\";", &[]),
+];
+
+#[test]
+fn the_table_of_texts_is_held_to_its_form() {
+    let row = |en: &str, ko: &str, zh: &str| format!("{{\"en\": \"{en}\", \"ko\": \"{ko}\", \"zh\": \"{zh}\"}}");
+    let table = |first: &str, second: &str| {
+        let rows = format!("{{\n  \"{first}\": {},\n  \"{second}\": {}\n}}", row("a", "b", "c"), row("a", "b", "c"));
+        web::texts(&rows).map(|table| table.len())
+    };
+    assert_eq!(table("a", "b"), Ok(2));
+    assert!(table("b", "a").is_err() && table("a", "a").is_err());
+    let faults = |row: &str| web::faults("k", &serde_json::from_str(row).unwrap()).len();
+    assert_eq!(faults(&row("{n} runs", "{n}", "{n}")), 0);
+    assert_eq!(faults(&row("{n} runs", "x", "{n}")), 1);
+    assert_eq!(faults(&row("Oops!", " ", "x")), 2);
+    assert_eq!(faults("{\"en\": \"a\"}"), 1);
+    let asked = web::asked(&Source::new(PAGE, "t(\"a\", {n}) + it.t(\"b\") + set(\"c\") + t(\"d.\" + x) + t(\"e\")"));
+    assert_eq!(asked, [(1, "a".to_owned()), (1, "e".to_owned())]);
+}
+
 #[test]
 fn every_rule_of_sources_finds_what_breaks_it_and_nothing_else() {
     judge(RULES, SOURCES);
@@ -258,6 +286,7 @@ fn every_rule_of_manifests_finds_what_breaks_it_and_nothing_else() {
 fn every_rule_of_texts_finds_what_breaks_it_and_nothing_else() {
     judge(TEXT_RULES, MERGES);
     judge(TEXT_RULES, RACES);
+    judge(WEB_RULES, PAGES);
 }
 
 /// Sizes are easier made than written down.
@@ -275,9 +304,12 @@ fn sizes_are_measured_to_the_line() {
 
 #[test]
 fn every_rule_has_a_sample_that_breaks_it_and_one_that_keeps_it() {
-    let measured = ["file length", "function length"];
-    let all = [SOURCES, WAITS, MERGES, RACES, MANIFESTS];
-    for rule in [RULES, MANIFEST_RULES, TEXT_RULES].into_iter().flatten().filter(|rule| !measured.contains(&rule.name))
+    let measured = ["file length", "function length", "page file length"];
+    let all = [SOURCES, WAITS, MERGES, RACES, MANIFESTS, PAGES];
+    for rule in [RULES, MANIFEST_RULES, TEXT_RULES, WEB_RULES]
+        .into_iter()
+        .flatten()
+        .filter(|rule| !measured.contains(&rule.name))
     {
         let of_rule = || all.into_iter().flatten().filter(|sample| sample.rule == rule.name);
         assert!(of_rule().any(|sample| !sample.lines.is_empty()), "nothing breaks {:?}", rule.name);
