@@ -1,4 +1,207 @@
-// The list of sessions. Being written.
-export function mount() {
-  return () => {};
+// The chat view: which session is open, its head with agent and model, and the keys that work anywhere in it. What stands in the
+// turns and in the composer is for their modules.
+
+import { Problem, get, patch, session } from "./api.js";
+import * as approvals from "./approvals.js";
+import { composer } from "./composer.js";
+import { emptySession, openConversation } from "./conversation.js";
+import { byId, h, listen, setText } from "./dom.js";
+import { reasonOf } from "./reasons.js";
+import * as store from "./store.js";
+import { t } from "./texts.js";
+import * as toasts from "./toasts.js";
+
+const LAST = "quell.session";
+
+let open = null;
+
+export function mount(root) {
+  const forget = [
+    store.subscribe("route", (route) => route.view === "chat" && openSession(route.key)),
+    store.subscribe("agents", () => showChoices()),
+    store.subscribe("models", () => showChoices()),
+    listen(document, "keydown", onEscape),
+    listen(root, "click", copyCode),
+    listen(byId("session-agent"), "change", (event) => choose({ agent: event.target.value })),
+    listen(byId("session-model"), "change", (event) => choose({ model: event.target.value })),
+  ];
+  return () => {
+    forget.forEach((leave) => leave());
+    closeSession();
+  };
+}
+
+/** A key for a session that begins here; it says when that was. */
+export function newKey() {
+  const now = new Date();
+  const two = (number) => String(number).padStart(2, "0");
+  const day = `${now.getFullYear()}-${two(now.getMonth() + 1)}-${two(now.getDate())}`;
+  return `page-${day}-${two(now.getHours())}${two(now.getMinutes())}-${crypto.randomUUID().slice(0, 4)}`;
+}
+
+function openSession(wanted) {
+  const key = wanted || lastKey() || newKey();
+  if (open?.key === key) {
+    return;
+  }
+  closeSession();
+  remember(key);
+  if (!wanted) {
+    history.replaceState(null, "", `#/s/${encodeURIComponent(key)}`);
+    store.put("route", { view: "chat", key });
+    return;
+  }
+  setText(byId("chat-title"), key);
+  byId("chat-title").title = key;
+  byId("chat-empty").replaceChildren(emptySession(key));
+  const place = {
+    turns: byId("turns"), older: byId("older"), scroll: byId("scroll"), empty: byId("chat-empty"), newest: byId("to-newest"),
+  };
+  const actions = { inspect: showRun, again: (text) => open.composer.putBack(text), changed: () => onChange(key) };
+  const conversation = openConversation(key, place, actions);
+  const undo = approvals.mount(byId("chat-approvals"), { only: (row) => row.sessionKey === key });
+  open = { key, conversation, composer: composer(key, conversation), config: null, undo };
+  open.composer.update();
+  readConfig();
+  if (!window.matchMedia("(pointer: coarse)").matches) {
+    byId("message").focus();
+  }
+}
+
+function closeSession() {
+  open?.composer.close();
+  open?.conversation.close();
+  open?.undo();
+  open = null;
+}
+
+function onChange(key) {
+  if (open?.key !== key) {
+    return;
+  }
+  open.composer.update();
+  const [run] = open.conversation.active();
+  const shown = run || open.conversation.lastEnded();
+  if (shown) {
+    store.inspect(shown.runId);
+  }
+}
+
+/** On a phone there is no room beside the chat, so that the run gets the whole screen. */
+function showRun(runId) {
+  store.inspect(runId);
+  if (window.matchMedia("(max-width: 700px)").matches) {
+    location.hash = `#/r/${encodeURIComponent(runId)}`;
+  } else {
+    document.body.classList.add("inspector-open");
+  }
+}
+
+/** Esc stops, wherever the focus is, unless it belongs to something that is open above the chat or to a keyboard that composes. */
+function onEscape(event) {
+  const other = event.defaultPrevented || event.isComposing || event.repeat || store.get("route").view !== "chat";
+  if (event.key !== "Escape" || other || document.querySelector("dialog[open]") || inMenu(event.target)) {
+    return;
+  }
+  if (open && open.composer.mode() !== "send") {
+    event.preventDefault();
+    open.composer.stop();
+    return;
+  }
+  document.body.classList.remove("rail-open", "inspector-open");
+}
+
+/** A list that is unfolded closes with Esc. */
+function inMenu(element) {
+  return CSS.supports("selector(select:open)") && element.matches?.("select:open");
+}
+
+async function copyCode(event) {
+  const button = event.target.closest(".copy");
+  if (!button) {
+    return;
+  }
+  try {
+    await navigator.clipboard.writeText(button.parentElement.querySelector("code").textContent);
+    toasts.success(t("turn.copied"));
+  } catch (error) {
+    toasts.error(t("turn.copy-failed", { reason: error.message }));
+  }
+}
+
+// ---- agent and model ----
+
+async function readConfig() {
+  const mine = open;
+  try {
+    const view = await get(session(mine.key));
+    mine.config = view.config || null;
+  } catch (problem) {
+    if (!(problem instanceof Problem)) {
+      throw problem;
+    }
+    // A session that does not exist yet has the agent and the model that it will begin with: the default ones.
+  }
+  if (open === mine) {
+    showChoices();
+  }
+}
+
+function showChoices() {
+  if (!open) {
+    return;
+  }
+  const agents = store.get("agents");
+  const agent = open.config?.agent || agentOfKey(agents) || agents.find((one) => one.default)?.id || "";
+  const model = open.config?.model?.value || agents.find((one) => one.id === agent)?.model || "";
+  fill(byId("session-agent"), agents.map((one) => one.id), agent);
+  fill(byId("session-model"), store.get("models").map((one) => one.model), model);
+}
+
+/** A key of the form `agent:ID:…` names its agent. */
+function agentOfKey(agents) {
+  const [, id] = /^agent:([^:]+):/.exec(open.key) || [];
+  return agents.some((one) => one.id === id) ? id : null;
+}
+
+function fill(select, values, chosen) {
+  const all = values.includes(chosen) || chosen === "" ? values : [chosen, ...values];
+  const known = [...select.options].map((option) => option.value);
+  if (known.join("\n") !== all.join("\n")) {
+    select.replaceChildren(...all.map((value) => h("option", { value }, value)));
+  }
+  select.value = chosen;
+  select.disabled = all.length < 2;
+}
+
+async function choose(change) {
+  const mine = open;
+  try {
+    const view = await patch(session(mine.key), change);
+    mine.config = view.config || mine.config;
+    store.refresh("sessions");
+  } catch (problem) {
+    toasts.error(t("chat.not-changed", { reason: reasonOf(problem) }));
+  }
+  if (open === mine) {
+    showChoices();
+  }
+}
+
+// ---- what is remembered ----
+
+function lastKey() {
+  try {
+    return localStorage.getItem(LAST);
+  } catch {
+    return null;
+  }
+}
+
+function remember(key) {
+  try {
+    localStorage.setItem(LAST, key);
+  } catch {
+    // Then the next visit begins with a new session.
+  }
 }

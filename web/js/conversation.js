@@ -1,0 +1,388 @@
+// The turns of the open session: pages of its history as one scrolls up, and its runs as they stream. It shows them in order and
+// keeps the newest in sight; it knows neither the composer nor how runs are stopped.
+//
+//   openConversation(key, place, actions) -> conversation
+//     place      {turns, older, scroll, empty, newest}: the elements
+//     actions    {inspect(runId), again(text), changed()}: `changed` is called when a run began, moved on or ended
+//   conversation.sending(runId, text)    shows a message before the daemon has it
+//   conversation.refused(runId)          the daemon does not have it, or has put it elsewhere
+//   conversation.steered(runId, text)    it went to the running run
+//   conversation.live(runId, text)       it is a run now
+//   conversation.active()                [run]: those of run.js that are shown and not over
+//   conversation.isOver(runId)           true for one that is shown and has ended, whatever a list of runs says yet
+//   conversation.lastEnded()             the run that ended last while we looked, or null
+//   conversation.close()
+
+import { Problem, get, run as runPath } from "./api.js";
+import { h, icon, keyed } from "./dom.js";
+import { mergeNewest, pagesOf } from "./history.js";
+import * as live from "./live.js";
+import { receiptReader } from "./receipts.js";
+import { adopt, apply, fromHistory, newRun } from "./run.js";
+import { stickToEnd } from "./scroll.js";
+import * as store from "./store.js";
+import { t, timeElement } from "./texts.js";
+import { turnView } from "./turn.js";
+
+export function openConversation(key, place, actions) {
+  const conversation = new Conversation(key, place, actions);
+  conversation.begin();
+  return conversation;
+}
+
+class Conversation {
+  constructor(key, place, actions) {
+    Object.assign(this, { key, place, actions });
+    this.items = [];
+    this.entries = new Map();
+    this.pages = pagesOf(key);
+    this.loading = false;
+    this.lookWanted = false;
+    this.loaded = false;
+    this.closed = false;
+    this.frame = 0;
+    this.last = null;
+    this.end = stickToEnd(place.scroll, place.turns, place.newest);
+    this.receipts = receiptReader(place.scroll);
+    this.nearTop = new IntersectionObserver((seen) => seen.some((one) => one.isIntersecting) && this.loadOlder(), {
+      root: place.scroll,
+      rootMargin: "600px 0px 0px",
+    });
+    this.undo = [];
+  }
+
+  begin() {
+    this.place.turns.replaceChildren();
+    this.undo = [
+      store.subscribe("runs", () => this.takeRuns()),
+      live.on("run", (event) => this.runNews(event)),
+      live.on("sessions.changed", (event) => this.sessionNews(event)),
+      live.onState((state) => state === "live" && this.lookAgain()),
+    ];
+    this.loadNewest();
+  }
+
+  close() {
+    this.closed = true;
+    cancelAnimationFrame(this.frame);
+    this.receipts.close();
+    this.nearTop.disconnect();
+    this.end.close();
+    this.undo.forEach((forget) => forget());
+    this.entries.forEach((entry) => entry.forget?.());
+    this.place.turns.replaceChildren();
+    this.place.older.replaceChildren();
+    this.place.empty.hidden = true;
+  }
+
+  active() {
+    return [...this.entries.values()].map((entry) => entry.run).filter((run) => run.state !== "ended");
+  }
+
+  isOver(runId) {
+    return this.entries.get(runId)?.run.state === "ended";
+  }
+
+  lastEnded() {
+    return this.last;
+  }
+
+  // ---- what the composer tells ----
+
+  sending(runId, text) {
+    const entry = this.entryOf(runId);
+    entry.sending = true;
+    entry.view.showAsked(text, new Date().toISOString(), t("turn.you"));
+    this.show([...this.items, { id: `run ${runId}`, runId }]);
+    this.end.jump();
+  }
+
+  refused(runId) {
+    this.entries.get(runId)?.forget?.();
+    this.entries.delete(runId);
+    this.show(this.items.filter((item) => item.runId !== runId));
+    this.actions.changed();
+  }
+
+  steered(runId, text) {
+    const entry = this.entries.get(runId);
+    const step = entry?.run.steps[entry.run.steps.length - 1];
+    if (step) {
+      step.steered.push(text);
+      this.touch(entry);
+    }
+  }
+
+  live(runId, text) {
+    const entry = this.entryOf(runId);
+    entry.sending = false;
+    if (text !== null) {
+      entry.view.showAsked(text, new Date().toISOString(), t("turn.you"));
+    }
+    if (!this.items.some((item) => item.runId === runId)) {
+      this.show([...this.items, { id: `run ${runId}`, runId }]);
+    }
+    this.follow(entry);
+  }
+
+  // ---- history ----
+
+  async loadNewest() {
+    this.place.older.replaceChildren();
+    await this.reading(() => this.pages.newest(), (page) => {
+      this.loaded = true;
+      this.showPage(mergeNewest(this.items, page).items);
+      this.takeRuns();
+      this.end.jump();
+    });
+  }
+
+  async loadOlder() {
+    if (!this.loaded || !this.pages.hasOlder()) {
+      return;
+    }
+    await this.reading(() => this.pages.older(), (page) => {
+      const known = new Set(this.items.map((item) => item.id));
+      this.end.hold(() => this.showPage([...page.filter((item) => !known.has(item.id)), ...this.items]));
+    });
+  }
+
+  /** What happened while nobody was listening. */
+  async lookAgain() {
+    if (this.loading) {
+      this.lookWanted = true;
+      return;
+    }
+    if (!this.loaded) {
+      await this.loadNewest();
+      return;
+    }
+    await this.reading(() => this.pages.look(), (page) => {
+      const { items, gap } = mergeNewest(this.items, page);
+      if (gap && this.pages.hasOlder()) {
+        this.loaded = false;
+        this.items = [];
+      } else {
+        this.showPage(items);
+      }
+    });
+    if (!this.loaded && !this.closed) {
+      await this.loadNewest();
+    }
+  }
+
+  /** One page at a time; a problem is shown where the page would be. */
+  async reading(read, take) {
+    if (this.loading) {
+      return;
+    }
+    this.loading = true;
+    let page;
+    try {
+      page = await read();
+    } catch (problem) {
+      if (!(problem instanceof Problem)) {
+        throw problem;
+      }
+      if (!this.closed && !this.loaded) {
+        this.showProblem(problem);
+      }
+      return;
+    } finally {
+      this.loading = false;
+    }
+    if (this.closed) {
+      return;
+    }
+    take(page);
+    if (this.lookWanted) {
+      this.lookWanted = false;
+      this.lookAgain();
+    }
+  }
+
+  showProblem(problem) {
+    const again = h("button", { type: "button", on: { click: () => this.loadNewest() } }, t("chat.retry"));
+    const reason = problem.code === "network" ? t("stop.no-answer") : problem.detail;
+    this.place.older.replaceChildren(h("p", { class: "problem" }, t("chat.load-failed", { reason })), again);
+  }
+
+  /** Shows items of the history: turns that were listened to keep what they show, and learn what the history knows better. */
+  showPage(items) {
+    for (const item of items) {
+      const known = this.entries.get(item.runId);
+      if (item.messages && !known) {
+        this.remember(item);
+      } else if (item.messages && known.run.state === "ended" && !known.told) {
+        known.told = true;
+        adopt(known.run, fromHistory(item.messages));
+        this.touch(known);
+      }
+    }
+    this.show(items);
+    this.showOlder();
+  }
+
+  remember(item) {
+    const entry = this.entryOf(item.runId);
+    entry.run = fromHistory(item.messages);
+    entry.told = true;
+    entry.view.showAsked(entry.run.asked ?? "", item.messages[0].at, t("turn.you"));
+    entry.view.update(entry.run);
+    if (entry.run.verdict?.kind === "aborted") {
+      this.receipts.want(entry.view.answer, item.runId, entry.view.showReceipt);
+    }
+  }
+
+  showOlder() {
+    const { older } = this.place;
+    if (this.pages.hasOlder()) {
+      older.replaceChildren(h("p", { class: "hint" }, t("chat.older")));
+      // Seen anew, so that a page that did not fill the window is followed by the next.
+      this.nearTop.unobserve(older);
+      this.nearTop.observe(older);
+    } else {
+      this.nearTop.unobserve(older);
+      older.replaceChildren();
+    }
+  }
+
+  show(items) {
+    this.items = items;
+    keyed(this.place.turns, items, (item) => item.id, (item) => this.element(item));
+    this.place.empty.hidden = items.length > 0 || !this.loaded;
+  }
+
+  element(item) {
+    if (item.resetAt) {
+      return h("p", { class: "reset-boundary", role: "separator" }, h("span", null, t("chat.reset"), " ", timeElement(item.resetAt)));
+    }
+    const { view } = this.entryOf(item.runId);
+    return h("div", { class: "exchange" }, view.asked, view.answer);
+  }
+
+  entryOf(runId) {
+    let entry = this.entries.get(runId);
+    if (!entry) {
+      entry = { run: newRun(runId), view: turnView(runId, this.actions), forget: null, sending: false, told: false, dirty: false };
+      this.entries.set(runId, entry);
+    }
+    return entry;
+  }
+
+  // ---- runs ----
+
+  /** Runs of this session that began anywhere. What waits in the queue is the composer's to show. */
+  takeRuns() {
+    if (!this.loaded) {
+      return;
+    }
+    for (const run of store.get("runs")) {
+      if (run.sessionKey !== this.key || run.state === "queued") {
+        continue;
+      }
+      const entry = this.entries.get(run.runId);
+      if (!entry || entry.sending) {
+        this.live(run.runId, null);
+        this.entries.get(run.runId).view.showAsked(run.text, run.acceptedAt, this.nameOf(run.principal));
+      }
+    }
+  }
+
+  nameOf(principal) {
+    return principal === store.get("me")?.principal ? t("turn.you") : principal;
+  }
+
+  follow(entry) {
+    if (entry.forget || entry.run.state === "ended") {
+      return;
+    }
+    entry.forget = live.follow(entry.run.runId, entry.run.seq, (event) => {
+      if (event === null) {
+        this.vanished(entry);
+        return;
+      }
+      apply(entry.run, event);
+      if (entry.run.state === "ended") {
+        this.ended(entry);
+      }
+      this.touch(entry);
+    });
+    this.touch(entry);
+  }
+
+  /** The daemon does not know the run any more: the history says what became of it. */
+  async vanished(entry) {
+    entry.forget = null;
+    try {
+      const view = await get(runPath(entry.run.runId));
+      entry.run.state = view.state;
+      entry.run.verdict = view.verdict ?? entry.run.verdict;
+      entry.run.receipt = view.receipt ?? null;
+    } catch {
+      entry.run.state = "ended";
+    }
+    this.touch(entry);
+    this.lookAgain();
+  }
+
+  ended(entry) {
+    entry.forget = null;
+    this.last = entry.run;
+    store.refresh("sessions");
+    // A run that answered was heard to its end; of others, the history says what the model sees.
+    if (entry.run.verdict?.kind !== "completed" || entry.run.missed) {
+      this.lookAgain();
+    }
+  }
+
+  runNews({ state, sessionKey, runId }) {
+    if (sessionKey === this.key && state === "ended" && !this.entries.has(runId)) {
+      this.lookAgain();
+    }
+  }
+
+  sessionNews({ sessionKey, reason }) {
+    if (sessionKey !== this.key || !["reset", "delete", "import"].includes(reason)) {
+      return;
+    }
+    this.items = this.items.filter((item) => this.entries.get(item.runId)?.run.state !== "ended");
+    for (const [runId, entry] of this.entries) {
+      if (entry.run.state === "ended") {
+        this.entries.delete(runId);
+      }
+    }
+    this.show(this.items);
+    this.loadNewest();
+  }
+
+  /** Many events, one drawing: at 500 tokens a second the screen still changes 60 times. */
+  touch(entry) {
+    entry.dirty = true;
+    this.frame ||= requestAnimationFrame(() => this.draw());
+    if (entry.run.state !== entry.state) {
+      entry.state = entry.run.state;
+      this.actions.changed();
+    }
+  }
+
+  draw() {
+    this.frame = 0;
+    for (const entry of this.entries.values()) {
+      if (entry.dirty) {
+        entry.dirty = false;
+        entry.view.update(entry.run);
+      }
+    }
+  }
+}
+
+/** What an empty session shows: what to do next, here or in the terminal. */
+export function emptySession(key) {
+  return h("div", { class: "empty" }, icon("chat"), h("p", null, t("chat.empty")), h("p", null, t("chat.empty-next")),
+    h("p", null, t("chat.empty-terminal")), h("code", null, `quell chat --session ${shellWord(key)}`));
+}
+
+function shellWord(text) {
+  return /^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;
+}

@@ -1,0 +1,73 @@
+// The history of a session in pages, and the order of what is shown. It knows the daemon's routes and no element.
+//
+//   pagesOf(key)     {newest(), older(), look(), hasOlder()}: items, oldest first; `older` goes on where the last page ended, `look`
+//                    reads the newest page again without losing that place
+//   mergeNewest(shown, page)   the order after the newest page was read again; pure
+//   itemsOf(messages)          items of the messages of a page; pure
+//
+// An item: {id, runId, messages} for a turn, {id, resetAt} for a place where the history was emptied.
+
+import * as api from "./api.js";
+
+const TURNS = 30;
+
+export function pagesOf(key) {
+  let cursor = null;
+
+  async function page(query) {
+    try {
+      return await api.get(`${api.session(key)}/history?turns=${TURNS}${query}`);
+    } catch (problem) {
+      if (problem.status === 404) {
+        // A session begins with its first message.
+        return { items: [] };
+      }
+      throw problem;
+    }
+  }
+
+  return {
+    hasOlder: () => cursor !== null,
+    async newest() {
+      const { items, nextCursor } = await page("");
+      cursor = nextCursor ?? null;
+      return itemsOf(items);
+    },
+    async look() {
+      return itemsOf((await page("")).items);
+    },
+    async older() {
+      const { items, nextCursor } = await page(`&cursor=${encodeURIComponent(cursor)}`);
+      cursor = nextCursor ?? null;
+      return itemsOf(items);
+    },
+  };
+}
+
+export function itemsOf(messages) {
+  const items = [];
+  for (const message of messages) {
+    const last = items[items.length - 1];
+    if (message.role === "reset") {
+      items.push({ id: `reset ${message.at}`, resetAt: message.at });
+    } else if (last?.runId === message.runId) {
+      last.messages.push(message);
+    } else {
+      items.push({ id: `run ${message.runId}`, runId: message.runId, messages: [message] });
+    }
+  }
+  return items;
+}
+
+export function mergeNewest(shown, page) {
+  const fresh = new Set(page.map((item) => item.id));
+  const meet = shown.findIndex((item) => fresh.has(item.id));
+  // Runs that are not sealed yet are in no page, and come behind all that is.
+  const open = shown.filter((item) => !item.messages && !item.resetAt && !fresh.has(item.id));
+  if (meet < 0) {
+    const gap = shown.some((item) => item.messages);
+    // More happened than a page holds: what is shown does not join on any more, and is read again when one scrolls up.
+    return { items: [...page, ...open], gap };
+  }
+  return { items: [...shown.slice(0, meet), ...page, ...open], gap: false };
+}

@@ -1,0 +1,199 @@
+// One turn of a conversation: who said what, the calls, and how it ended. It shows a run of run.js and changes only what
+// changed; it knows neither where runs come from nor what stands around the turn.
+//
+//   turnView(runId, actions) -> {asked, answer, showAsked(text, at, who), update(run), showReceipt(receipt)}
+//     asked, answer    the two <article>s
+//     actions          {inspect(runId), again(text)}: what the turn's buttons do
+
+import { callView } from "./call.js";
+import { h, icon, setText } from "./dom.js";
+import { markdownView } from "./markdown.js";
+import { receiptLine } from "./receipt.js";
+import { outcome } from "./run.js";
+import { counted, t, timeElement } from "./texts.js";
+
+const STATES = {
+  queued: { icon: "clock", text: "turn.state.queued" },
+  running: { icon: "gear", text: "turn.state.running" },
+  stopping: { icon: "stop", text: "turn.state.stopping" },
+  ending: { icon: "gear", text: "turn.state.ending" },
+  completed: null,
+  failed: { icon: "failed", text: "turn.state.failed" },
+  stopped: { icon: "stop", text: "turn.state.stopped" },
+};
+
+export function turnView(runId, actions) {
+  const askedText = h("div", { class: "asked-text", dir: "auto" });
+  const askedHead = h("header", { class: "turn-head" });
+  const asked = h("article", { class: "turn", data: { run: runId, role: "user" } }, askedHead, askedText);
+
+  const head = answerHead(runId, actions);
+  const body = h("div", { class: "turn-body" });
+  const foot = h("footer", { class: "turn-foot" });
+  const answer = h("article", { class: "turn", data: { run: runId, role: "assistant" } }, head.element, body, foot);
+  const steps = new Map();
+  let askedFor = "";
+  let ended = null;
+
+  function showAsked(text, at, who) {
+    askedFor = text;
+    setText(askedText, text);
+    askedHead.replaceChildren(h("span", { class: "who" }, who), at ? timeElement(at) : "");
+  }
+
+  function update(run) {
+    const state = outcome(run);
+    answer.dataset.state = state;
+    answer.setAttribute("aria-busy", String(run.state !== "ended"));
+    answer.classList.toggle("stopped", state === "stopped");
+    answer.classList.toggle("failed", state === "failed");
+    head.update(run, state);
+    for (const number of steps.keys()) {
+      if (!run.steps.some((step) => step.number === number)) {
+        steps.get(number).element.remove();
+        steps.delete(number);
+      }
+    }
+    for (const step of run.steps) {
+      let view = steps.get(step.number);
+      if (!view) {
+        view = stepView();
+        steps.set(step.number, view);
+        body.append(view.element);
+      }
+      view.update(step, run);
+    }
+    if (ended !== run.receipt || (run.state === "ended" && ended === null)) {
+      showEnd(run, state);
+    }
+  }
+
+  function showEnd(run, state) {
+    ended = run.receipt || true;
+    const failed = state === "failed" && failure(run.verdict, () => actions.again(askedFor));
+    const told = run.told && h("p", { class: "told" }, h("span", null, `${t("turn.told")}: `), run.told);
+    const compacted = run.compacted > 0 && h("p", { class: "told" }, counted("turn.compacted", run.compacted));
+    const missed = run.missed && h("p", { class: "told" }, t("turn.missed"));
+    const line = state === "stopped" && run.receipt && receiptElement(run.receipt);
+    foot.replaceChildren(...[compacted, missed, failed, line, told].filter(Boolean));
+  }
+
+  function showReceipt(receipt) {
+    if (!foot.querySelector(".receipt-line")) {
+      foot.prepend(receiptElement(receipt));
+    }
+  }
+
+  return { asked, answer, showAsked, update, showReceipt };
+}
+
+function receiptElement(receipt) {
+  const left = receipt.leftovers.length > 0;
+  return h("p", { class: left ? "receipt-line leftovers" : "receipt-line" }, icon(left ? "failed" : "stop"),
+    h("span", null, receiptLine(receipt)));
+}
+
+function failure(verdict, again) {
+  return h("div", { class: "failure", role: "note" }, icon("failed"),
+    h("div", null,
+      h("p", { dir: "auto" }, verdict.message || verdict.code),
+      h("p", { class: "hint" }, h("code", null, verdict.code), " ", t("turn.failed-next")),
+      h("button", { type: "button", on: { click: again } }, t("turn.again"))));
+}
+
+function answerHead(runId, actions) {
+  const who = h("span", { class: "who" });
+  const state = h("span", { class: "state" });
+  const time = h("span", { class: "when" });
+  const details = h("button", {
+    class: "details quiet-button", type: "button", "aria-label": t("turn.details"), title: t("turn.details"),
+    on: { click: () => actions.inspect(runId) },
+  }, icon("panel"));
+  let shown = null;
+
+  function update(run, word) {
+    setText(who, run.agent || "");
+    const at = run.endedAt || run.startedAt;
+    if (at && time.firstChild?.getAttribute("datetime") !== at) {
+      time.replaceChildren(timeElement(at));
+    }
+    if (shown !== word) {
+      shown = word;
+      const row = STATES[word];
+      state.dataset.state = word;
+      state.replaceChildren(...(row ? [icon(row.icon), t(row.text)] : []));
+    }
+  }
+
+  return { element: h("header", { class: "turn-head" }, who, time, state, details), update };
+}
+
+function stepView() {
+  const element = h("div", { class: "step" });
+  const calls = new Map();
+  let thinking = null;
+  let said = null;
+  let steered = 0;
+
+  function update(step, run) {
+    if (step.thinking !== "") {
+      thinking ??= thinkingView(element);
+      thinking(step.thinking);
+    }
+    if (step.text !== "") {
+      said ??= saidView(element);
+      said(step.text, step.partial);
+    }
+    for (const call of step.calls) {
+      let view = calls.get(call.id);
+      if (!view) {
+        view = callView(call);
+        calls.set(call.id, view);
+        element.append(view.element);
+      }
+      view.update(call, run);
+    }
+    for (; steered < step.steered.length; steered += 1) {
+      element.append(h("p", { class: "steered", dir: "auto" }, h("span", { class: "who" }, `${t("turn.you")}: `), step.steered[steered]));
+    }
+  }
+
+  return { element, update };
+}
+
+function thinkingView(parent) {
+  const text = h("div", { class: "thinking-text", dir: "auto" });
+  const details = h("details", { class: "thinking" }, h("summary", null, t("turn.thinking")), text);
+  let length = 0;
+  parent.prepend(details);
+  return (thinking) => {
+    if (thinking.length > length && length > 0) {
+      text.append(thinking.slice(length));
+    } else if (thinking.length !== length) {
+      setText(text, thinking);
+    }
+    length = thinking.length;
+  };
+}
+
+function saidView(parent) {
+  const markdown = h("div", { class: "markdown" });
+  const note = h("p", { class: "partial-note", hidden: true });
+  const frame = h("div", { class: "said" }, markdown, note);
+  const view = markdownView(markdown);
+  const first = parent.querySelector(".call");
+  let shown = null;
+  parent.insertBefore(frame, first);
+  return (text, partial) => {
+    if (shown !== text) {
+      shown = text;
+      view.write(text);
+    }
+    frame.classList.toggle("partial", partial !== null);
+    frame.classList.toggle("not-seen", partial === "not-seen");
+    note.hidden = partial === null;
+    if (partial !== null) {
+      setText(note, t(partial === "kept" ? "turn.kept" : "turn.not-seen"));
+    }
+  };
+}
