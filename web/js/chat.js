@@ -14,6 +14,8 @@ import * as toasts from "./toasts.js";
 const LAST = "quell.session";
 
 let open = null;
+/** Keys that were made up here and not used yet: the daemon need not be asked about them. */
+const unused = new Set();
 
 export function mount(root) {
   const forget = [
@@ -36,7 +38,9 @@ export function newKey() {
   const now = new Date();
   const two = (number) => String(number).padStart(2, "0");
   const day = `${now.getFullYear()}-${two(now.getMonth() + 1)}-${two(now.getDate())}`;
-  return `page-${day}-${two(now.getHours())}${two(now.getMinutes())}-${crypto.randomUUID().slice(0, 4)}`;
+  const key = `page-${day}-${two(now.getHours())}${two(now.getMinutes())}-${crypto.randomUUID().slice(0, 4)}`;
+  unused.add(key);
+  return key;
 }
 
 function openSession(wanted) {
@@ -58,11 +62,15 @@ function openSession(wanted) {
     turns: byId("turns"), older: byId("older"), scroll: byId("scroll"), empty: byId("chat-empty"), newest: byId("to-newest"),
   };
   const actions = { inspect: showRun, again: (text) => open.composer.putBack(text), changed: () => onChange(key) };
-  const conversation = openConversation(key, place, actions);
+  const conversation = openConversation(key, place, actions, unused.delete(key) ? "empty" : "read");
   const undo = approvals.mount(byId("chat-approvals"), { only: (row) => row.sessionKey === key });
   open = { key, conversation, composer: composer(key, conversation), config: null, undo };
   open.composer.update();
-  readConfig();
+  if (conversation.isEmpty()) {
+    showChoices();
+  } else {
+    readConfig();
+  }
   if (!window.matchMedia("(pointer: coarse)").matches) {
     byId("message").focus();
   }

@@ -1,9 +1,11 @@
 // The turns of the open session: pages of its history as one scrolls up, and its runs as they stream. It shows them in order and
 // keeps the newest in sight; it knows neither the composer nor how runs are stopped.
 //
-//   openConversation(key, place, actions) -> conversation
+//   openConversation(key, place, actions, history) -> conversation
 //     place      {turns, older, scroll, empty, newest}: the elements
 //     actions    {inspect(runId), again(text), changed()}: `changed` is called when a run began, moved on or ended
+//     history    "read", or "empty" for a session that nobody has used yet
+//   conversation.isEmpty()               nothing is shown, and nothing is on its way
 //   conversation.sending(runId, text)    shows a message before the daemon has it
 //   conversation.refused(runId)          the daemon does not have it, or has put it elsewhere
 //   conversation.steered(runId, text)    it went to the running run
@@ -24,9 +26,9 @@ import * as store from "./store.js";
 import { t, timeElement } from "./texts.js";
 import { turnView } from "./turn.js";
 
-export function openConversation(key, place, actions) {
+export function openConversation(key, place, actions, history) {
   const conversation = new Conversation(key, place, actions);
-  conversation.begin();
+  conversation.begin(history);
   return conversation;
 }
 
@@ -51,7 +53,7 @@ class Conversation {
     this.undo = [];
   }
 
-  begin() {
+  begin(history) {
     this.place.turns.replaceChildren();
     this.undo = [
       store.subscribe("runs", () => this.takeRuns()),
@@ -59,7 +61,12 @@ class Conversation {
       live.on("sessions.changed", (event) => this.sessionNews(event)),
       live.onState((state) => state === "live" && this.lookAgain()),
     ];
-    this.loadNewest();
+    if (history === "empty") {
+      this.loaded = true;
+      this.show([]);
+    } else {
+      this.loadNewest();
+    }
   }
 
   close() {
@@ -77,6 +84,10 @@ class Conversation {
 
   active() {
     return [...this.entries.values()].map((entry) => entry.run).filter((run) => run.state !== "ended");
+  }
+
+  isEmpty() {
+    return this.loaded && this.items.length === 0;
   }
 
   isOver(runId) {
