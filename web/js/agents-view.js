@@ -7,7 +7,7 @@ import { h, icon, keyed, setText } from "./dom.js";
 import { framed } from "./frame.js";
 import { reasonOf } from "./reasons.js";
 import { phaseMark, updatePhase } from "./run-row.js";
-import { shortId } from "./stop-run.js";
+import { shortId } from "./short-id.js";
 import * as store from "./store.js";
 import { oneLine, t } from "./texts.js";
 import * as toasts from "./toasts.js";

@@ -5,7 +5,7 @@ import * as api from "./api.js";
 import { h, icon, keyed, setText } from "./dom.js";
 import { framed } from "./frame.js";
 import { reasonOf } from "./reasons.js";
-import { shortId } from "./stop-run.js";
+import { shortId } from "./short-id.js";
 import * as store from "./store.js";
 import { callInFull, inFull, millis, oneLine, t, timeElement } from "./texts.js";
 import * as toasts from "./toasts.js";

@@ -6,7 +6,7 @@ import { h, icon, keyed, setText } from "./dom.js";
 import { isAlive } from "./facts.js";
 import { framed } from "./frame.js";
 import { reasonOf } from "./reasons.js";
-import { shortId } from "./stop-run.js";
+import { shortId } from "./short-id.js";
 import * as store from "./store.js";
 import { age, exactTime, oneLine, size, t } from "./texts.js";
 import * as toasts from "./toasts.js";

@@ -7,7 +7,8 @@ import { runRows } from "./facts.js";
 import { framed } from "./frame.js";
 import { receiptLine } from "./receipt.js";
 import { phaseMark, phaseOf, updatePhase } from "./run-row.js";
-import { forceButton, shortId, stopButton } from "./stop-run.js";
+import { shortId } from "./short-id.js";
+import { forceButton, stopButton } from "./stop-run.js";
 import * as store from "./store.js";
 import { age, ago, exactTime, oneLine, t } from "./texts.js";
 

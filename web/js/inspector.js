@@ -9,7 +9,8 @@ import { reasonOf } from "./reasons.js";
 import { receiptLine } from "./receipt.js";
 import { phaseMark, updatePhase } from "./run-row.js";
 import { watch } from "./run-watch.js";
-import { forceButton, shortId, stopButton } from "./stop-run.js";
+import { shortId } from "./short-id.js";
+import { forceButton, stopButton } from "./stop-run.js";
 import * as store from "./store.js";
 import { exactTime, inFull, millis, oneLine, t, timeElement } from "./texts.js";
 

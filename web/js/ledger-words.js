@@ -1,6 +1,7 @@
 // The words for what a run held: kinds, ends, times, in the page's language. It knows rows (ledger.js) and no element.
 
 import { standing } from "./ledger.js";
+import { shortId } from "./short-id.js";
 import { millis, t } from "./texts.js";
 
 /** A mark for each standing, since colour alone says nothing to many. */
@@ -34,6 +35,12 @@ export function rowTitle(row) {
   if (isLate(row) && !row.open) parts.push(t("ledger.after-stop", { time: millis(lastOf(row) - row.requested) }));
   if (row.pid) parts.push(`pid ${row.pid}`);
   return parts.join("\n");
+}
+
+/** What it is called in a picture: a sub-run by the end of its id, which is what tells it from others. */
+export function labelOf(row) {
+  if (row.others) return t("ledger.others", { count: row.times });
+  return row.runId ? row.label.replace(row.runId, shortId(row.runId)) : row.label;
 }
 
 /** What it is called; several different ones folded into a row have only their number. */

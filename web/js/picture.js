@@ -4,7 +4,7 @@ import { h, setText } from "./dom.js";
 import { factsOf, rowsOf } from "./ledger.js";
 import { fillLedger, ledgerTable } from "./ledger-table.js";
 import { millis, t } from "./texts.js";
-import { layOut, overview, zooms } from "./timeline.js";
+import { inZoom, layOut, overview, zooms } from "./timeline.js";
 import { drawOverview, drawTimeline, s } from "./timeline-svg.js";
 
 const OVERVIEW_HEIGHT = 28;
@@ -17,6 +17,7 @@ export function picture(changed) {
     every: check("timeline.every", false, (on) => (wish.every = on)),
     below: check("timeline.below", true, (on) => (wish.below = on)),
     overview: s("svg", { class: "overview" }),
+    before: h("p", { class: "hint" }),
     svg: s("svg", { class: "timeline" }),
     empty: h("p", { class: "hint" }, t("timeline.empty")),
     table: ledgerTable(),
@@ -32,7 +33,7 @@ export function picture(changed) {
     wish.zoom = name;
     changed();
   };
-  const frame = h("div", { class: "picture" }, parts.overview, parts.svg);
+  const frame = h("div", { class: "picture" }, parts.overview, parts.before, parts.svg);
   const element = h("div", {},
     h("div", { class: "picture-tools" }, parts.zooms, parts.below, parts.every), parts.empty, frame,
     h("div", { class: "table-frame" }, parts.table));
@@ -44,8 +45,6 @@ function draw(parts, frame, wish, choose, { view, children }) {
   const facts = factsOf(view, now);
   const childOf = (id) => (wish.below ? children.get(id) : undefined);
   const rows = rowsOf(view, { now, every: wish.every, childOf });
-  const folds = wish.every || rows.some((row) => row.times > 1);
-  parts.every.hidden = !folds;
   parts.below.hidden = children.size === 0;
   parts.empty.hidden = rows.length > 0;
   frame.hidden = rows.length === 0;
@@ -53,14 +52,18 @@ function draw(parts, frame, wish, choose, { view, children }) {
   const spans = zooms(facts);
   const zoom = spans.find(({ name }) => name === wish.zoom) ?? spans[0];
   drawZooms(parts.zooms, spans, zoom, choose);
+  const { shown, before } = wish.every ? { shown: rows, before: 0 } : inZoom(rows, zoom);
+  parts.every.hidden = !(wish.every || before > 0 || rows.some((row) => row.times > 1));
+  parts.before.hidden = before === 0;
+  setText(parts.before, t("timeline.before", { count: before }));
   if (rows.length === 0) return;
   const width = Math.max(240, Math.floor(frame.clientWidth));
   parts.overview.toggleAttribute("hidden", zoom.name === "whole");
   if (zoom.name !== "whole") {
     drawOverview(parts.overview, overview({ rows, facts, zoom, width, height: OVERVIEW_HEIGHT }), width, OVERVIEW_HEIGHT);
   }
-  const laid = layOut({ rows, zoom, lines: linesOf(facts), width });
-  drawTimeline(parts.svg, laid, t(facts.live ? "timeline.label.live" : "timeline.label", { count: rows.length }));
+  const laid = layOut({ rows: shown, zoom, lines: linesOf(facts), width });
+  drawTimeline(parts.svg, laid, t(facts.live ? "timeline.label.live" : "timeline.label", { count: shown.length }));
   fillLedger(parts.table, rows, facts);
 }
 

@@ -3,8 +3,9 @@
 import * as api from "./api.js";
 import { h, icon } from "./dom.js";
 import { reasonOf } from "./reasons.js";
+import { shortId } from "./short-id.js";
 import * as store from "./store.js";
-import { oneLine, t } from "./texts.js";
+import { t } from "./texts.js";
 import * as toasts from "./toasts.js";
 
 /** A stop button for a run. `small` ones show their sign alone. */
@@ -37,9 +38,4 @@ async function stopRun(runId, force) {
     toasts.error(told);
   }
   store.refresh("runs");
-}
-
-/** Enough of an id to tell runs apart. The last signs of those that Quell makes are chance, the first ones the time. */
-export function shortId(runId) {
-  return runId.length > 14 ? `…${runId.slice(-8)}` : oneLine(runId, 14);
 }

@@ -2,7 +2,7 @@
 // Those who cannot see it have the table below it (ledger-table.js), so nothing in here takes the keyboard's focus.
 
 import { standing } from "./ledger.js";
-import { kindWord, endWord, GLYPHS, offsetWord, rowTitle } from "./ledger-words.js";
+import { endWord, GLYPHS, kindWord, labelOf, offsetWord, rowTitle } from "./ledger-words.js";
 import { fitting, textWidth } from "./timeline.js";
 import { millis } from "./texts.js";
 
@@ -70,7 +70,7 @@ function drawRow(placed, laid) {
   const indent = row.depth * INDENT;
   const room = (laid.narrow ? laid.width : laid.plot.x) - KIND_WIDTH - indent - 12;
   const times = row.times > 1 ? ` ×${row.times}` : "";
-  const name = fitting(row.label.replace(/\s+/g, " "), room - textWidth(times)) + times;
+  const name = fitting(labelOf(row).replace(/\s+/g, " "), room - textWidth(times)) + times;
   const label = s("text", { class: "label", x: KIND_WIDTH + indent, y: textY }, name.trim());
   return s("g", { class: "row" },
     s("title", {}, rowTitle(row)),
@@ -98,7 +98,7 @@ function arrow(row, last, { y, height }) {
 function drawEnd({ row, word, outside }, laid) {
   const room = laid.width - word.x;
   const glyph = outside === "before" ? "◂" : outside === "after" ? "▸" : GLYPHS[standing(row)];
-  const offset = offsetWord(row);
+  const offset = outside ? "" : offsetWord(row);
   const end = fitting(endWord(row), room - 14);
   const whole = textWidth(`${end} ${offset}`) + 14 <= room;
   return s("text", { class: outside ? "end outside" : "end", "data-standing": standing(row), "data-how": row.how, x: word.x, y: word.y },

@@ -23,7 +23,7 @@ export function zooms(facts) {
   const whole = { name: "whole", from: facts.began, to: Math.max(facts.end, facts.began + SHORTEST_MS), zero: facts.began };
   if (facts.requested === null) return [whole];
   const took = Math.max(facts.end - facts.requested, SHORTEST_MS);
-  const stop = { name: "stop", from: facts.requested - took * 0.12, to: facts.requested + took, zero: facts.requested };
+  const stop = { name: "stop", from: facts.requested - took * 0.15, to: facts.requested + took, zero: facts.requested };
   const last = { name: "last", from: facts.end - LAST_MS, to: facts.end, zero: facts.requested };
   const hasLast = took < LAST_MS && facts.end - facts.began > LAST_MS;
   return hasLast ? [stop, last, whole] : [stop, whole];
@@ -55,13 +55,24 @@ export function layOut({ rows, zoom, lines, width }) {
   };
 }
 
+/** More rows than these that a zoom leaves out are not drawn but counted: they would hide those that it is about. */
+const MOST_OUTSIDE = 6;
+
+/** `{shown, before}`: the rows to draw in a zoom, and how many were over before it begins. */
+export function inZoom(rows, zoom) {
+  const shown = rows.filter((row) => row.spans.at(-1).to >= zoom.from);
+  const before = rows.length - shown.length;
+  return before > MOST_OUTSIDE ? { shown, before } : { shown: rows, before: 0 };
+}
+
 /** The thin picture of the whole run above a zoomed one, with the part that is zoomed. */
 export function overview({ rows, facts, zoom, width, height }) {
   const [whole] = zooms(facts).slice(-1);
   const scale = (at) => Math.min(width, Math.max(0, ((at - whole.from) / (whole.to - whole.from)) * width));
   const step = height / Math.max(1, rows.length);
+  const thick = Math.min(3, Math.max(1, step - 1));
   const marks = rows.flatMap((row, index) =>
-    row.spans.map(({ from, to }) => ({ y: index * step, height: Math.max(1, step - 1), ...piece(scale, from, to, 1) })),
+    row.spans.map(({ from, to }) => ({ y: index * step, height: thick, ...piece(scale, from, to, 1) })),
   );
   const view = piece(scale, zoom.from, zoom.to, 3);
   return { marks, view: { ...view, x: Math.min(view.x, width - view.width) } };

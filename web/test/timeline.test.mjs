@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { factsOf, rowsOf } from "../js/ledger.js";
-import { fitting, layOut, niceStep, overview, textWidth, zooms } from "../js/timeline.js";
+import { fitting, inZoom, layOut, niceStep, overview, textWidth, zooms } from "../js/timeline.js";
 import { NOON, ended, held, live } from "./ledger-fixtures.mjs";
 
 const STOPPED = ended(
@@ -77,6 +77,19 @@ test("what lies outside of the zoom is told at the edge where it is", () => {
   assert.equal(over.outside, "before");
   assert.deepEqual(over.pieces, []);
   assert.equal(laid.rows.filter((placed) => placed.outside).length, 1);
+});
+
+test("many that were over before a zoom are counted and not drawn, few are drawn", () => {
+  const over = (number) => Array.from({ length: number }, (_, i) =>
+    held("process", i + 10, -900 + i, -800 + i, "exited", { label: `command ${i}` }));
+  const of = (number) => {
+    const view = ended([held("process", 1, -600, 11, "term"), ...over(number)], { requested: 0, settled: 12 });
+    const [stop, , whole] = zooms(factsOf(view, NOON));
+    const rows = rowsOf(view, { now: NOON });
+    return [inZoom(rows, stop), inZoom(rows, whole)].map(({ shown, before }) => [shown.length, before]);
+  };
+  assert.deepEqual(of(6), [[7, 0], [7, 0]]);
+  assert.deepEqual(of(7), [[1, 7], [8, 0]]);
 });
 
 test("a live bar ends now and grows", () => {
