@@ -153,7 +153,7 @@ fn announce(engine: &Engine, address: SocketAddr) -> anyhow::Result<()> {
         _ => address,
     };
     let mut out = std::io::stdout().lock();
-    writeln!(out, "quell is ready on http://{address}, its page on http://{host}/sign-in/{}", code.expose_secret())?;
+    writeln!(out, "quell is ready on http://{address} · page: http://{host}/sign-in/{}", code.expose_secret())?;
     out.flush()?;
     Ok(())
 }
