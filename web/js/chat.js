@@ -89,9 +89,9 @@ function onChange(key) {
   }
   open.composer.update();
   const [run] = open.conversation.active();
-  const shown = run || open.conversation.lastEnded();
+  const shown = run?.runId ?? open.conversation.newestRun();
   if (shown) {
-    store.inspect(shown.runId);
+    store.inspect(shown);
   }
 }
 

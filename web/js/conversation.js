@@ -13,6 +13,7 @@
 //   conversation.active()                [run]: those of run.js that are shown and not over
 //   conversation.isOver(runId)           true for one that is shown and has ended, whatever a list of runs says yet
 //   conversation.lastEnded()             the run that ended last while we looked, or null
+//   conversation.newestRun()             the id of the run at the end, or null
 //   conversation.close()
 
 import { Problem, get, run as runPath } from "./api.js";
@@ -41,6 +42,7 @@ class Conversation {
     this.loading = false;
     this.lookWanted = false;
     this.loaded = false;
+    this.unused = false;
     this.closed = false;
     this.frame = 0;
     this.last = null;
@@ -62,6 +64,7 @@ class Conversation {
       live.onState((state) => state === "live" && this.lookAgain()),
     ];
     if (history === "empty") {
+      this.unused = true;
       this.loaded = true;
       this.show([]);
     } else {
@@ -96,6 +99,10 @@ class Conversation {
 
   lastEnded() {
     return this.last;
+  }
+
+  newestRun() {
+    return this.items.findLast((item) => item.runId)?.runId ?? null;
   }
 
   // ---- what the composer tells ----
@@ -145,6 +152,7 @@ class Conversation {
       this.showPage(mergeNewest(this.items, page).items);
       this.takeRuns();
       this.end.jump();
+      this.actions.changed();
     });
   }
 
@@ -162,6 +170,9 @@ class Conversation {
   async lookAgain() {
     if (this.loading) {
       this.lookWanted = true;
+      return;
+    }
+    if (this.unused && this.items.length === 0) {
       return;
     }
     if (!this.loaded) {

@@ -17,6 +17,7 @@ import * as store from "./store.js";
 import { loadTexts, onLanguage, refreshTimes, translate } from "./texts.js";
 
 const TIMES_MS = 10_000;
+const LIVE_TIMES_MS = 1_000;
 const VIEWS = { runs: "runs", agents: "agents", approvals: "approvals" };
 
 let unmount = [];
@@ -35,6 +36,8 @@ async function boot() {
   api.onSignedOut(signedOut);
   listen(window, "hashchange", route);
   setInterval(() => !document.hidden && refreshTimes(document), TIMES_MS);
+  // Since when something runs is worth a second; when something was is not.
+  setInterval(() => document.querySelectorAll('.turn[aria-busy="true"]').forEach(refreshTimes), LIVE_TIMES_MS);
   await arrive();
 }
 

@@ -14,6 +14,7 @@ import { counted, t, timeElement } from "./texts.js";
 
 const STATES = {
   queued: { icon: "clock", text: "turn.state.queued" },
+  waiting: { icon: "hourglass", text: "turn.state.waiting" },
   running: { icon: "gear", text: "turn.state.running" },
   stopping: { icon: "stop", text: "turn.state.stopping" },
   ending: { icon: "gear", text: "turn.state.ending" },
@@ -71,7 +72,7 @@ export function turnView(runId, actions) {
   function showEnd(run, state) {
     ended = run.receipt || true;
     const failed = state === "failed" && failure(run.verdict, () => actions.again(askedFor));
-    const told = run.told && h("p", { class: "told" }, h("span", null, `${t("turn.told")}: `), run.told);
+    const told = run.told && h("details", { class: "told" }, h("summary", null, t("turn.told")), run.told);
     const compacted = run.compacted > 0 && h("p", { class: "told" }, counted("turn.compacted", run.compacted));
     const missed = run.missed && h("p", { class: "told" }, t("turn.missed"));
     const line = state === "stopped" && run.receipt && receiptElement(run.receipt);
@@ -112,20 +113,28 @@ function answerHead(runId, actions) {
   let shown = null;
 
   function update(run, word) {
-    setText(who, run.agent || "");
+    setText(who, run.agent || t("turn.agent"));
     const at = run.endedAt || run.startedAt;
     if (at && time.firstChild?.getAttribute("datetime") !== at) {
       time.replaceChildren(timeElement(at));
     }
-    if (shown !== word) {
-      shown = word;
-      const row = STATES[word];
-      state.dataset.state = word;
+    const now = word === "running" && silent(run) ? "waiting" : word;
+    if (shown !== now) {
+      shown = now;
+      const row = STATES[now];
+      state.dataset.state = now;
       state.replaceChildren(...(row ? [icon(row.icon), t(row.text)] : []));
     }
   }
 
   return { element: h("header", { class: "turn-head" }, who, time, state, details), update };
+}
+
+/** Nothing of the step at work has come yet: neither a word nor a call. */
+function silent(run) {
+  const step = run.steps[run.steps.length - 1];
+  const calls = step?.calls ?? [];
+  return !step || (calls.length === 0 ? step.text === "" && step.thinking === "" : calls.every((call) => call.end !== null));
 }
 
 function stepView() {
