@@ -69,19 +69,19 @@ function furnish(root, runId, changed) {
     facts: h("dl", { class: "facts" }),
     receipt: h("p", { class: "receipt-line", "aria-live": "polite" }),
     leftovers: h("ul", { class: "leftovers", hidden: true }),
+    heading: h("h3", { id: "timeline-title" }),
     picture: picture(changed),
     processes: h("div", {}),
   };
   parts.processesPart = h("section", { class: "part" }, h("h3", {}, t("inspector.processes")), parts.processes);
   parts.body = h("div", { class: "inspect-body", hidden: true },
     parts.message, parts.receipt, parts.leftovers, parts.facts,
-    h("section", { class: "part", "aria-labelledby": "timeline-title" },
-      h("h3", { id: "timeline-title" }, t("inspector.timeline")), parts.picture.element),
+    h("section", { class: "part", "aria-labelledby": "timeline-title" }, parts.heading, parts.picture.element),
     parts.processesPart);
   root.replaceChildren(
     h("header", { class: "inspect-head" },
-      h("h2", { class: "inspect-title", title: runId }, h("a", { class: "inspect-link", href: `#/r/${encodeURIComponent(runId)}` },
-        t("inspector.title", { run: shortId(runId) }))),
+      h("h2", { class: "inspect-title", title: runId },
+        h("a", { href: `#/r/${encodeURIComponent(runId)}` }, t("inspector.title", { run: shortId(runId) }))),
       parts.phase, parts.stop),
     parts.problem, parts.body);
   return parts;
@@ -97,6 +97,7 @@ function draw(parts, { view, children, problem }) {
   setText(parts.message, inFull(view.text));
   drawReceipt(parts, view.receipt);
   drawFacts(parts.facts, factsOf(view));
+  setText(parts.heading, t(view.receipt ? "inspector.timeline" : "inspector.timeline.live"));
   parts.picture.draw(view, children);
 }
 

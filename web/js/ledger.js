@@ -8,8 +8,8 @@ const KINDS = [
 /** From this many rows on, equal ones are folded. The terminal's picture begins at the same number. */
 const FOLD_FROM = 24;
 /** Rows that a person can still take in; above it only the ones that tell something stand alone. */
-const MOST_ROWS = 60;
-const MOST_ALONE = 40;
+const MOST_ROWS = 32;
+const MOST_ALONE = 24;
 const ENDED_BY_ITSELF = new Set(["finished", "exited", "kept"]);
 
 /**

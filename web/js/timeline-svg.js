@@ -60,9 +60,10 @@ function hatch() {
     s("rect", { class: "hatch-ground", width: 6, height: 6 }), s("rect", { class: "hatch-stripe", width: 2.5, height: 6 }));
 }
 
-function drawTick({ x, ms }, { top, bottom }) {
+function drawTick({ x, ms, anchor }, { top, bottom }) {
   const text = ms < 0 ? `−${millis(-ms)}` : millis(ms);
-  return s("g", {}, s("line", { x1: x, x2: x, y1: top, y2: bottom }), s("text", { x, y: bottom + 15, "text-anchor": "middle" }, text));
+  return s("g", {},
+    s("line", { x1: x, x2: x, y1: top, y2: bottom }), s("text", { x, y: bottom + 15, "text-anchor": anchor }, text));
 }
 
 function drawRow(placed, laid) {

@@ -51,7 +51,7 @@ export function layOut({ rows, zoom, lines, width }) {
     plot: { ...plot, top, bottom },
     rows: rows.map((row, index) => placeRow(row, { top: top + index * rowHeight, rowHeight, narrow, scale, plot })),
     lines: placed.map((line) => ({ ...line, y: line.tier * TIER + 12 })),
-    ticks: ticks(zoom, plot.width).map((tick) => ({ ...tick, x: scale(tick.at) })),
+    ticks: ticks(zoom, plot.width).map((tick) => placeTick(tick, scale(tick.at))),
   };
 }
 
@@ -95,6 +95,11 @@ function ticks(zoom, width) {
     const ms = (first + index) * step;
     return { ms, at: zoom.zero + ms };
   });
+}
+
+/** The first label of a plot that begins at the left edge would be cut in the middle. */
+function placeTick(tick, x) {
+  return { ...tick, x, anchor: x < 24 ? "start" : "middle" };
 }
 
 function placeRow(row, { top, rowHeight, narrow, scale, plot }) {

@@ -91,7 +91,7 @@ test("of 300 different rows those stand alone that tell most, and none is lost",
   rows[12] = held("process", 13, 12, 1400, "kill", { label: "stubborn" });
   rows[13] = held("process", 14, 13, 14, "exited", { exitCode: 3, label: "failing" });
   const folded = rowsOf(ended(rows, { requested: 1000, settled: 1500 }), { now: 0 });
-  assert.ok(folded.length <= 60, `${folded.length} rows`);
+  assert.ok(folded.length <= 32, `${folded.length} rows`);
   assert.equal(folded.reduce((sum, row) => sum + row.times, 0), 300);
   for (const name of ["sudo", "stubborn", "failing"]) assert.ok(folded.some((row) => row.label === name), name);
   const rest = folded.find((row) => row.others);
@@ -127,6 +127,6 @@ test("10,000 rows are folded in no time worth mentioning", () => {
   const rows = Array.from({ length: 10000 }, (_, i) =>
     held("process", i + 1, i, i + 3, "exited", { exitCode: 0, label: `command ${i % 5000}` }));
   const before = performance.now();
-  assert.ok(rowsOf(ended(rows, { settled: 20000 }), { now: 0 }).length <= 60);
+  assert.ok(rowsOf(ended(rows, { settled: 20000 }), { now: 0 }).length <= 32);
   assert.ok(performance.now() - before < 1000);
 });
