@@ -1,4 +1,7 @@
-//! The project's own commands. They need nothing but cargo; what else they use they install below `target/`.
+//! The project's own commands. They need nothing but cargo; what else they use they install below `target/`, but for the
+//! browser of the page's tests, which comes from the system's packages.
+
+mod browser;
 
 use std::env;
 use std::ffi::OsStr;
@@ -13,7 +16,8 @@ const HELP: &str = "\
 usage: cargo xtask COMMAND
 
   fmt                     format everything
-  test [FILTER...]        all tests: nextest when it is installed, else plain cargo test; then the doc tests
+  test [FILTER...]        all tests: nextest when it is installed, else plain cargo test; then the doc tests.
+                          Installs Chromium for those of the page when it is missing (Debian packages, as root)
   tidy                    the house rules alone (part of test)
   ci [STEP...]            fmt, clippy, docs, deny, test, or only the named ones
   bench [ARG...]          measure the product against its physical floor (release build)
@@ -113,6 +117,7 @@ fn all_tests() -> anyhow::Result<()> {
 }
 
 fn test(filters: &[String]) -> anyhow::Result<()> {
+    browser::prepare(filters)?;
     let nextest = succeeds("cargo", ["nextest", "--version"]);
     let runner: &[&str] = if nextest { &["nextest", "run"] } else { &["test"] };
     let mut command = command("cargo", runner);

@@ -4,6 +4,7 @@
 //! Nothing here shares code with what it checks: bodies are read as plain JSON, so a slip in Quell's own types cannot hide
 //! itself. Helpers panic with a description where a condition does not come true; that is how a test fails.
 
+pub mod browser;
 pub mod commands;
 pub mod daemon;
 pub mod gateway;
