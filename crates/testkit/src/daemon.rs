@@ -113,8 +113,19 @@ impl Home {
     /// # Panics
     /// When it does not get ready, with what it has printed.
     pub async fn start(&self, exe: &Path) -> Daemon {
+        self.start_on(exe, "127.0.0.1:0").await
+    }
+
+    /// Starts a daemon that listens on this address, such as the one of its predecessor.
+    ///
+    /// # Cancel safety
+    /// A daemon whose start is dropped is killed.
+    ///
+    /// # Panics
+    /// As [`Self::start`].
+    pub async fn start_on(&self, exe: &Path, address: &str) -> Daemon {
         let mut command = self.command(exe);
-        command.arg("serve").arg("--config").arg(self.config()).args(["--listen", "127.0.0.1:0"]);
+        command.arg("serve").arg("--config").arg(self.config()).args(["--listen", address]);
         command.stdin(Stdio::null()).stdout(Stdio::piped());
         let log = File::options().create(true).append(true).open(self.log());
         let spawned = log.and_then(|log| {
@@ -210,6 +221,12 @@ impl Daemon {
     #[must_use]
     pub fn url(&self) -> &str {
         &self.url
+    }
+
+    /// Where it listens, such as `127.0.0.1:40000`.
+    #[must_use]
+    pub fn address(&self) -> &str {
+        self.url.trim_start_matches("http://")
     }
 
     /// The admin token of its data directory.

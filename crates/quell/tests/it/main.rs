@@ -25,6 +25,7 @@ mod memory;
 mod node;
 mod openclaw;
 mod operations;
+mod page;
 mod processes;
 mod race;
 mod races;
