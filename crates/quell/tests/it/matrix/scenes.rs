@@ -149,7 +149,7 @@ pub(super) const SCENES: &[Scene] = &[
 /// The daemon's configuration: an agent for every state, so that a stop of one agent's runs is a stop of one state.
 pub(super) fn config(model: &ScriptedModel, hole: &BlackHole) -> String {
     let provider = |name: &str, url: String| format!("[providers.{name}]\nkind = \"openai\"\nbase_url = \"{url}\"\n");
-    let mut text = provider("scripted", model.base_url()) + &provider("hole", hole.base_url());
+    let mut text = provider("scripted", model.base_url()) + provider("hole", hole.base_url()).as_str();
     let script = json!(mcp::SERVER);
     text.push_str(&format!("[mcp.test]\ncommand = \"sh\"\nargs = [\"-c\", {script}]\ngrace_ms = 200\n"));
     for agent in ["main", "scout"] {

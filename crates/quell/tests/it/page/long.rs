@@ -68,19 +68,13 @@ async fn seed(scene: &Scene) {
     let lines = export.text().await.unwrap();
     let (head, rest) = lines.split_once('\n').unwrap();
     let mut archive = head.replace("\"seed\"", "\"long\"") + "\n";
-    let of_kind = |kind: &str| rest.lines().filter(move |line| line.contains(&format!("\"kind\":\"{kind}\"")));
-    for kind in ["run", "turn"] {
+    // All runs, then all turns, as an export has them.
+    for kind in ["\"kind\":\"run\"", "\"kind\":\"turn\""] {
         for turn in 0..TURNS {
-            for line in of_kind(kind) {
-                let id = format!("{}-{turn}", &run[..run.len().min(20)]);
-                let line = line.replace(&run, &id).replace("\"seed\"", "\"long\"");
-                writeln!(
-                    archive,
-                    "{}",
-                    line.replace("Question N?", &format!("Question {turn}?"))
-                        .replace("Answer N.", &format!("Answer {turn}."))
-                )
-                .unwrap();
+            for line in rest.lines().filter(|line| line.contains(kind)) {
+                let line = line.replace(&run, &format!("run-{turn}")).replace("\"seed\"", "\"long\"");
+                let line = line.replace("Question N?", &format!("Question {turn}?"));
+                writeln!(archive, "{}", line.replace("Answer N.", &format!("Answer {turn}."))).unwrap();
             }
         }
     }

@@ -158,12 +158,17 @@ async fn talk(inner: &Inner, browser: WebSocket, headers: HeaderMap) {
                 _ => return,
             },
             event = events.recv() => event.unwrap().to_string(),
-            _ = cut.wait_for(|cut| *cut) => return,
+            () = until(&mut cut) => return,
         };
         if to_browser.send(Down::text(down)).await.is_err() {
             return;
         }
     }
+}
+
+/// Waits until the cell says true.
+async fn until(cell: &mut watch::Receiver<bool>) {
+    drop(cell.wait_for(|value| *value).await);
 }
 
 impl Inner {

@@ -44,7 +44,7 @@ fn a_body_knows_what_the_configuration_knows() {
     for (key, default) in configured.as_object().unwrap() {
         let mut letters = key.split('_');
         let first = letters.next().unwrap().to_owned();
-        let camel = letters.fold(first, |name, word| name + &word[..1].to_uppercase() + &word[1..]);
+        let camel = letters.fold(first, |name, word| name + word[..1].to_uppercase().as_str() + &word[1..]);
         let value = match key.as_str() {
             "price" => json!({"input": 1.0, "output": 1.0}),
             "mcp" => json!([]),
