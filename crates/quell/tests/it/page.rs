@@ -11,6 +11,7 @@ mod fast;
 mod hostile;
 mod keyboard;
 mod long;
+mod looks;
 mod reconnect;
 mod relay;
 mod sign_in;

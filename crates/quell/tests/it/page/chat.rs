@@ -37,7 +37,7 @@ async fn a_message_streams_and_its_markdown_is_rendered() {
 
     let answer = "article.turn[data-role=assistant] .markdown";
     for (css, text) in [
-        ("h1", "A plan"),
+        (":is(h1, h2, h3, h4)", "A plan"),
         ("li", "two"),
         ("pre > code", "fn main() {}"),
         ("td", "2"),

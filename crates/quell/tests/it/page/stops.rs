@@ -105,7 +105,8 @@ async fn a_second_press_forces_and_says_so() {
         let deaf = json!({"command": commands::ignores_signals(&mark)});
         scene.model.script(Behaviour::tool_call("c1", "shell", &deaf));
         scene.say("work").await;
-        browser.reads("details.call[open] .call-output, details.call .call-output", "deaf").await;
+        browser.click(".turn:last-child details.call:not([open]) summary").await;
+        browser.reads(".turn:last-child .call-output", "deaf").await;
         let strike = async || match press {
             "button" => browser.click("#send").await,
             _ => browser.press(Key::Escape).await,
