@@ -11,6 +11,8 @@ mod floor;
 mod many;
 #[path = "stop/mcp.rs"]
 mod mcp;
+#[path = "stop/page.rs"]
+mod page;
 #[path = "stop/processes.rs"]
 mod processes;
 #[path = "stop/recovery.rs"]
@@ -82,6 +84,9 @@ fn main() {
         }
         if wanted("sessions") {
             sessions::measure(&mut report).await;
+        }
+        if wanted("page") {
+            page::measure(&mut report).await;
         }
         if wanted("memory") {
             many::memory(&mut report, 1000).await;
