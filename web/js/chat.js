@@ -102,6 +102,7 @@ function showRun(runId) {
     location.hash = `#/r/${encodeURIComponent(runId)}`;
   } else {
     document.body.classList.add("inspector-open");
+    byId("inspector-toggle").setAttribute("aria-expanded", "true");
   }
 }
 
@@ -116,7 +117,14 @@ function onEscape(event) {
     open.composer.stop();
     return;
   }
-  document.body.classList.remove("rail-open", "inspector-open");
+  closeDrawers();
+}
+
+function closeDrawers() {
+  for (const name of ["rail", "inspector"]) {
+    document.body.classList.remove(`${name}-open`);
+    byId(`${name}-toggle`).setAttribute("aria-expanded", "false");
+  }
 }
 
 /** A list that is unfolded closes with Esc. */

@@ -32,6 +32,8 @@ export function composer(key, conversation) {
   const hint = byId("composer-hint");
   const queue = byId("queue");
   const sends = new Map();
+  /** Messages that were handed to a running run, by their own ids, until it has read them. */
+  const steers = new Map();
   let shownMode = null;
 
   const control = stopControl(key, byId("settling"), {
@@ -74,9 +76,26 @@ export function composer(key, conversation) {
     const waiting = activeRuns().filter((run) => run.state === "queued" && run.text !== undefined);
     const pending = [...sends].filter(([, send]) => send.waits).map(([runId, send]) => ({ runId, text: send.text, sending: true }));
     keyed(queue, [...waiting, ...pending], (run) => run.runId, queued, (element, run) => {
-      setText(element.querySelector(".queue-state"), t(run.sending ? "composer.sending" : "composer.queued"));
+      const word = run.sending ? "composer.sending" : steers.has(run.runId) ? "composer.steered" : "composer.queued";
+      setText(element.querySelector(".queue-state"), t(word));
       element.querySelector(".withdraw").disabled = Boolean(run.sending);
     });
+  }
+
+  /** A message that was handed over waits in the list of runs until the running run has read it; then it is a part of that turn. */
+  function followSteers() {
+    const rows = new Map(store.get("runs").map((row) => [row.runId, row]));
+    for (const [id, steer] of steers) {
+      const row = rows.get(id);
+      if (row?.state === "queued") {
+        steer.listed = true;
+      } else if (row) {
+        steers.delete(id);
+      } else if (steer.listed) {
+        steers.delete(id);
+        conversation.steered(steer.into, steer.text);
+      }
+    }
   }
 
   function queued(run) {
@@ -91,7 +110,7 @@ export function composer(key, conversation) {
     try {
       const answer = await api.stop(`${api.run(run.runId)}/stop`, { sessionKey: key });
       if (answer.aborted) {
-        putBack(run.text);
+        takeBack([run]);
       }
     } catch (problem) {
       pressed.disabled = false;
@@ -103,6 +122,7 @@ export function composer(key, conversation) {
   /** Messages that a stop took out of the queue are the writer's again. */
   function takeBack(messages) {
     const gone = new Set(messages.map((one) => one.runId));
+    gone.forEach((runId) => steers.delete(runId));
     if (gone.size > 0) {
       store.put("runs", store.get("runs").filter((run) => !gone.has(run.runId)));
     }
@@ -168,8 +188,7 @@ export function composer(key, conversation) {
       }
     } else if (answer.state === "steered") {
       conversation.refused(runId);
-      conversation.steered(answer.runId, text);
-      toasts.info(t("composer.steered"));
+      steers.set(answer.messageId ?? runId, { text, into: answer.runId, listed: false });
     } else if (answer.state === "queued" && waits) {
       store.put("runs", [...store.get("runs").filter((run) => run.runId !== answer.runId), queuedRow(answer.runId, text)]);
     } else {
@@ -216,7 +235,10 @@ export function composer(key, conversation) {
     listen(busy, "click", send),
     listen(byId("composer"), "submit", (event) => event.preventDefault()),
     listen(policy, "change", () => remember(policy.value)),
-    store.subscribe("runs", update),
+    store.subscribe("runs", () => {
+      followSteers();
+      update();
+    }),
   ];
   grow();
 

@@ -105,7 +105,10 @@ function route() {
   }
   const next = parse(location.hash);
   document.body.dataset.view = next.view;
-  document.body.classList.remove("rail-open", "inspector-open");
+  drawer("rail", false);
+  if (next.view !== "chat") {
+    drawer("inspector", false);
+  }
   for (const tab of document.querySelectorAll("#tabs a, #facts a")) {
     const here = tab.dataset.tab === next.view;
     if (here) {
@@ -141,15 +144,19 @@ function decoded(text) {
 
 /** Rail and inspector are drawers where the window is narrow. */
 function drawers() {
-  const drawer = (button, name) => {
-    const show = (open) => {
-      document.body.classList.toggle(name, open);
-      byId(button).setAttribute("aria-expanded", String(open));
-    };
-    return listen(byId(button), "click", () => show(!document.body.classList.contains(name)));
-  };
-  const forget = [drawer("rail-toggle", "rail-open"), drawer("inspector-toggle", "inspector-open")];
+  const rail = byId("rail");
+  const forget = [
+    listen(byId("rail-toggle"), "click", () => drawer("rail", !document.body.classList.contains("rail-open"))),
+    listen(byId("inspector-toggle"), "click", () => drawer("inspector", !document.body.classList.contains("inspector-open"))),
+    listen(rail, "click", (event) => event.target.closest("a") && drawer("rail", false)),
+    listen(document, "pointerdown", (event) => rail.contains(event.target) || event.target.closest("#header") || drawer("rail", false)),
+  ];
   return () => forget.forEach((leave) => leave());
+}
+
+function drawer(name, open) {
+  document.body.classList.toggle(`${name}-open`, open);
+  byId(`${name}-toggle`).setAttribute("aria-expanded", String(open));
 }
 
 boot();

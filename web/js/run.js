@@ -209,8 +209,9 @@ export function adopt(run, told) {
   }
   const last = run.steps[run.steps.length - 1];
   const lastTold = told.steps[told.steps.length - 1];
-  if (last && lastTold) {
-    last.partial = lastTold.partial;
+  // Text that was cut off and is in the history like any other is one that the model sees, marked as interrupted.
+  if (last?.partial && lastTold) {
+    last.partial = lastTold.partial ?? "kept";
   }
 }
 

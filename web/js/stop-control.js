@@ -86,7 +86,8 @@ export function stopControl(key, line, facts) {
       setText(line, held === "" ? word : `${word} · ${t("settling.waits", { what: held })}`);
       looking ||= setTimeout(look, LOOK_MS);
     } else {
-      const last = facts.lastEnded();
+      // Beside a run at work, the receipt of an earlier one would be read as its own; it stands in the turn that it ended.
+      const last = mode() === "send" ? facts.lastEnded() : null;
       const receipt = last?.verdict?.kind === "aborted" && last !== receiptOf ? last.receipt : null;
       setText(line, receipt ? receiptLine(receipt) : "");
       line.classList.toggle("leftovers", Boolean(receipt?.leftovers.length));
