@@ -309,6 +309,18 @@ class Conversation {
         this.entries.get(run.runId).view.showAsked(run.text, run.acceptedAt, this.nameOf(run.principal));
       }
     }
+    this.showSubRuns();
+  }
+
+  showSubRuns() {
+    const below = Map.groupBy(store.get("runs").filter((run) => run.parent), (run) => run.parent);
+    for (const entry of this.entries.values()) {
+      const rows = below.get(entry.run.runId) ?? [];
+      if (rows.length > 0 || entry.subRuns) {
+        entry.subRuns = rows.length > 0;
+        entry.view.showSubRuns(rows);
+      }
+    }
   }
 
   nameOf(principal) {

@@ -3,6 +3,7 @@
 //
 //   start(version), close()        connect and stay connected; leave
 //   state()                        "live" | "connecting" | "lost"; onState(fn) -> function that forgets it
+//   onRefused(fn)                  fn() when an attempt to connect failed: the daemon is not there, or does not know us any more
 //   await request(method, params)  the payload, or throws Problem; fails at once while not live
 //   on(event, fn)                  fn(payload) for each event of that name -> function that forgets it
 //   follow(runId, after, fn)       fn(runEvent) for each event of a run behind number `after`, across reconnects; fn(null) when the
@@ -17,6 +18,7 @@ const LONGEST_WAIT_MS = 8_000;
 
 const events = new Map();
 const stateListeners = new Set();
+const refusedListeners = new Set();
 const followed = new Map();
 let waiting = new Map();
 let socket = null;
@@ -52,6 +54,11 @@ export function state() {
 export function onState(fn) {
   stateListeners.add(fn);
   return () => stateListeners.delete(fn);
+}
+
+export function onRefused(fn) {
+  refusedListeners.add(fn);
+  return () => refusedListeners.delete(fn);
 }
 
 export function on(event, fn) {
@@ -125,7 +132,8 @@ function runEvent(event) {
     followed.delete(event.runId);
   }
   for (const follower of [...stream.followers]) {
-    if (event.seq > follower.seq) {
+    // The end is for everybody, whatever its number: after a crash, the daemon numbers it by what it still knows.
+    if (event.seq > follower.seq || event.type === "run.ended") {
       follower.seq = event.seq;
       follower.fn(event);
     }
@@ -230,6 +238,9 @@ function lost() {
   }
   if (!wanted) {
     return;
+  }
+  if (now !== "live") {
+    refusedListeners.forEach((fn) => fn());
   }
   turn("lost");
   clearTimeout(retry);

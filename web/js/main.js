@@ -34,6 +34,8 @@ async function boot() {
     }
   });
   api.onSignedOut(signedOut);
+  // Who was signed out meanwhile hears it from the answer, as with any request.
+  live.onRefused(() => api.get("/api/me").catch(() => {}));
   listen(window, "hashchange", route);
   setInterval(() => !document.hidden && refreshTimes(document), TIMES_MS);
   // Since when something runs is worth a second; when something was is not.

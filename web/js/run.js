@@ -45,11 +45,13 @@ export function outcome(run) {
 }
 
 export function apply(run, event) {
-  if (event.seq <= run.seq) {
+  // The end counts whatever its number: after a crash, the daemon numbers it by what it still knows.
+  const news = event.seq > run.seq || (event.type === "run.ended" && run.state !== "ended");
+  if (!news) {
     return run;
   }
   const gap = event.seq > run.seq + 1;
-  run.seq = event.seq;
+  run.seq = Math.max(run.seq, event.seq);
   const take = TAKERS[event.type];
   if (take) {
     take(run, event, gap);

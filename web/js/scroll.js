@@ -31,12 +31,15 @@ export function stickToEnd(scroll, content, button) {
 
   function hold(change) {
     const top = scroll.getBoundingClientRect().top;
+    // The browser would hold on to something, too, and both together would be too much.
+    scroll.style.setProperty("overflow-anchor", "none");
     const anchor = [...content.children].find((child) => child.getBoundingClientRect().bottom > top);
     const before = anchor?.getBoundingClientRect().top;
     change();
     if (anchor?.isConnected) {
       scroll.scrollTop += anchor.getBoundingClientRect().top - before;
     }
+    requestAnimationFrame(() => scroll.style.removeProperty("overflow-anchor"));
   }
 
   const sizes = new ResizeObserver(follow);

@@ -15,6 +15,7 @@ import { setText } from "./dom.js";
 import { reasonOf } from "./reasons.js";
 import { heldLine, receiptLine } from "./receipt.js";
 import { t } from "./texts.js";
+import * as toasts from "./toasts.js";
 
 const LOOK_MS = 200;
 
@@ -60,7 +61,7 @@ export function stopControl(key, line, facts) {
         throw error;
       }
       asked = null;
-      problem = t("stop.failed", { reason: reasonOf(error) });
+      toasts.error(t("stop.failed", { reason: reasonOf(error) }));
     }
     facts.changed();
     update();

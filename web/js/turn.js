@@ -1,16 +1,16 @@
 // One turn of a conversation: who said what, the calls, and how it ended. It shows a run of run.js and changes only what
 // changed; it knows neither where runs come from nor what stands around the turn.
 //
-//   turnView(runId, actions) -> {asked, answer, showAsked(text, at, who), update(run), showReceipt(receipt)}
+//   turnView(runId, actions) -> {asked, answer, showAsked(text, at, who), update(run), showReceipt(receipt), showSubRuns(rows)}
 //     asked, answer    the two <article>s
 //     actions          {inspect(runId), again(text)}: what the turn's buttons do
 
 import { callView } from "./call.js";
-import { h, icon, setText } from "./dom.js";
+import { h, icon, keyed, setText } from "./dom.js";
 import { markdownView } from "./markdown.js";
 import { receiptLine } from "./receipt.js";
 import { outcome } from "./run.js";
-import { counted, t, timeElement } from "./texts.js";
+import { counted, oneLine, t, timeElement } from "./texts.js";
 
 const STATES = {
   queued: { icon: "clock", text: "turn.state.queued" },
@@ -30,8 +30,9 @@ export function turnView(runId, actions) {
 
   const head = answerHead(runId, actions);
   const body = h("div", { class: "turn-body" });
+  const subRuns = h("div", { class: "sub-runs" });
   const foot = h("footer", { class: "turn-foot" });
-  const answer = h("article", { class: "turn", data: { run: runId, role: "assistant" } }, head.element, body, foot);
+  const answer = h("article", { class: "turn", data: { run: runId, role: "assistant" } }, head.element, body, subRuns, foot);
   const steps = new Map();
   let askedFor = "";
   let ended = null;
@@ -85,7 +86,21 @@ export function turnView(runId, actions) {
     }
   }
 
-  return { asked, answer, showAsked, update, showReceipt };
+  /** Runs that this one started in other agents and that are not over; each leads to its own details. */
+  function showSubRuns(rows) {
+    keyed(subRuns, rows, (row) => row.runId, subRunLine, (element, row) => {
+      const state = row.verdict?.kind === "aborted" ? "stopping" : row.phase === "waiting_llm" ? "waiting" : row.state;
+      setText(element.querySelector(".sub-run-state"), t(STATES[state]?.text ?? "turn.state.running"));
+    });
+  }
+
+  return { asked, answer, showAsked, update, showReceipt, showSubRuns };
+}
+
+function subRunLine(row) {
+  return h("a", { class: "sub-run", href: `#/r/${encodeURIComponent(row.runId)}`, data: { subRun: row.runId } }, icon("agents"),
+    h("span", { class: "sub-run-agent" }, row.agent), h("span", { class: "sub-run-text", dir: "auto" }, oneLine(row.text, 160)),
+    h("span", { class: "sub-run-state" }));
 }
 
 function receiptElement(receipt) {

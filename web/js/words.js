@@ -102,5 +102,5 @@ export function argumentLine(args) {
   if (entries.length === 1) {
     return oneLine(inFull(shown(main[1])), 200);
   }
-  return oneLine(entries.map(([name, value]) => `${inFull(name)}: ${inFull(shown(value))}`).join("  "), 200);
+  return oneLine(entries.map(([name, value]) => `${inFull(name)}: ${inFull(shown(value))}`).join(" · "), 200);
 }

@@ -1,0 +1,140 @@
+// The reducer of runs: what a run looks like after its events, also when some were lost, and what its history corrects.
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { itemsOf, mergeNewest } from "../js/history.js";
+import { adopt, apply, fromHistory, MOST_OUTPUT, newRun, outcome } from "../js/run.js";
+
+/** Applies events with rising numbers, from `first` on. */
+function listen(run, events, first = run.seq + 1) {
+  events.forEach((event, index) => apply(run, { runId: "r", sessionKey: "s", at: "2026-01-01T00:00:00Z", seq: first + index, ...event }));
+  return run;
+}
+
+const started = [{ type: "run.queued", agent: "main" }, { type: "run.started", agent: "main" }, { type: "step.started", step: 1 }];
+const aborted = { kind: "aborted", reason: "user" };
+const receipt = { usage: { inputTokens: 1, outputTokens: 2, estimated: false } };
+const end = (verdict, text) => [{ type: "run.ending", verdict }, { type: "run.ended", verdict, receipt, steps: 1, text }];
+
+test("text, thinking and calls go to their step, in order", () => {
+  const run = listen(newRun("r"), [
+    ...started,
+    { type: "thinking.delta", text: "hm" },
+    { type: "text.delta", text: "I " },
+    { type: "text.delta", text: "look." },
+    { type: "tool.started", callId: "c1", tool: "shell", arguments: { command: "ls" } },
+    { type: "tool.output", callId: "c1", stream: "stdout", text: "a\n" },
+    { type: "tool.ended", callId: "c1", end: "ok", output: "a\n[exit code 0]", ms: 12 },
+    { type: "step.started", step: 2 },
+    { type: "text.delta", text: "Done." },
+    { type: "usage", usage: { inputTokens: 9, outputTokens: 9 } },
+    ...end({ kind: "completed" }, "Done."),
+  ]);
+  assert.deepEqual(run.steps.map((step) => [step.thinking, step.text, step.calls.map((call) => call.id), step.partial]),
+    [["hm", "I look.", ["c1"], null], ["", "Done.", [], null]]);
+  assert.equal(run.calls.get("c1").end, "ok");
+  assert.equal(outcome(run), "completed");
+  assert.deepEqual(run.usage, receipt.usage);
+});
+
+test("an event that was seen before changes nothing, and nothing follows the end", () => {
+  const run = listen(newRun("r"), [...started, { type: "text.delta", text: "once" }]);
+  listen(run, [{ type: "text.delta", text: "once" }], 4);
+  assert.equal(run.steps[0].text, "once");
+  listen(run, end(aborted));
+  listen(run, end({ kind: "completed" }), 5);
+  assert.equal(outcome(run), "stopped");
+});
+
+test("what was streaming when the stop came is no answer; what called a tool is", () => {
+  const cut = listen(newRun("r"), [...started, { type: "text.delta", text: "half" }, { type: "run.ending", verdict: aborted }]);
+  assert.equal(outcome(cut), "stopping");
+  assert.equal(cut.steps[0].partial, "not-seen");
+  const whole = listen(newRun("r"), [...started, { type: "text.delta", text: "I look." },
+    { type: "tool.started", callId: "c", tool: "shell", arguments: {} }, ...end(aborted)]);
+  assert.equal(whole.steps[0].partial, null);
+  const finished = listen(newRun("r"), [...started, { type: "text.delta", text: "all" }, ...end({ kind: "completed" }, "all")]);
+  assert.equal(finished.steps[0].partial, null);
+});
+
+test("the end of a run is heard whatever its number, and brings the answer that nobody heard", () => {
+  const run = listen(newRun("r"), started, 1);
+  apply(run, { seq: 2, type: "run.ended", verdict: aborted, receipt, at: "2026-01-01T00:00:00Z" });
+  assert.equal(outcome(run), "stopped");
+  const late = listen(newRun("r"), [{ type: "run.ended", verdict: { kind: "completed" }, receipt, text: "42" }], 90);
+  assert.equal(late.steps[0].text, "42");
+});
+
+test("a snapshot stands in for what was missed", () => {
+  const run = listen(newRun("r"), [...started, { type: "text.delta", text: "abc" }]);
+  listen(run, [{ type: "run.snapshot", text: "abcdef", thinking: "t", calls: [] }], 9);
+  assert.deepEqual(run.steps.map((step) => step.text), ["abcdef"]);
+  listen(run, [{ type: "run.snapshot", text: "next", thinking: "", calls: [{ callId: "c", tool: "shell", end: "ok" }] }], 20);
+  assert.deepEqual(run.steps.map((step) => [step.text, step.calls.length]), [["abcdef", 1], ["next", 0]]);
+  listen(run, [{ type: "step.started", step: 2 }, { type: "text.delta", text: "last" }]);
+  assert.deepEqual(run.steps.map((step) => step.text), ["abcdef", "next", "last"]);
+  assert.equal(run.missed, true);
+});
+
+test("an approval is a call that waits", () => {
+  const run = listen(newRun("r"), [...started, { type: "approval.requested", id: "a", callId: "c", tool: "shell", arguments: {} }]);
+  assert.equal(run.calls.get("c").approval, "a");
+  listen(run, [{ type: "approval.resolved", id: "a", decision: "deny" }, { type: "tool.ended", callId: "c", end: "denied", output: "", ms: 0 }]);
+  assert.equal(run.calls.get("c").approval, null);
+  assert.equal(run.steps[0].calls.length, 1);
+});
+
+test("of endless output the end is kept, and what was left out is counted", () => {
+  const run = listen(newRun("r"), [...started, { type: "tool.started", callId: "c", tool: "shell", arguments: {} }]);
+  const line = "0123456789".repeat(1000);
+  for (let count = 0; count < 50; count += 1) {
+    listen(run, [{ type: "tool.output", callId: "c", stream: "stdout", text: line }]);
+  }
+  const call = run.calls.get("c");
+  assert.ok(call.output.length <= MOST_OUTPUT * 1.25);
+  assert.equal(call.output.length + call.dropped, 500_000);
+});
+
+const history = [
+  { runId: "a", role: "user", text: "one", at: "1" },
+  { runId: "a", role: "assistant", text: "look", at: "1", calls: [{ id: "c", tool: "shell", arguments: { command: "ls" } }] },
+  { runId: "a", role: "tool", text: "x", at: "1", callId: "c" },
+  { runId: "a", role: "user", text: "faster", at: "1" },
+  { runId: "a", role: "assistant", text: "half", at: "1", partial: true },
+  { runId: "a", role: "note", text: "stopped", at: "1", verdict: aborted },
+  { role: "reset", text: "", at: "2" },
+  { runId: "b", role: "user", text: "two", at: "3" },
+  { runId: "b", role: "assistant", text: "2", at: "3", verdict: { kind: "completed" } },
+];
+
+test("a turn of the history is a run that is over", () => {
+  const [item] = itemsOf(history);
+  const run = fromHistory(item.messages);
+  assert.equal(run.asked, "one");
+  assert.equal(outcome(run), "stopped");
+  assert.equal(run.told, "stopped");
+  assert.deepEqual(run.steps.map((step) => [step.text, step.partial, step.steered]), [["look", null, ["faster"]], ["half", "not-seen", []]]);
+  assert.equal(run.calls.get("c").result, "x");
+});
+
+test("the history corrects what was listened to", () => {
+  const live = listen(newRun("a"), [...started, { type: "text.delta", text: "half" }, ...end(aborted)]);
+  const kept = fromHistory([{ runId: "a", role: "user", text: "q", at: "1" }, { runId: "a", role: "assistant", text: "half", at: "1", verdict: aborted }]);
+  adopt(live, kept);
+  assert.equal(live.steps[0].partial, "kept");
+  const lost = listen(newRun("a"), [{ type: "run.snapshot", text: "z", thinking: "", calls: [] }, ...end(aborted)], 50);
+  adopt(lost, fromHistory(itemsOf(history)[0].messages));
+  assert.deepEqual(lost.steps.map((step) => step.text), ["look", "half"]);
+});
+
+test("pages of history and what runs now come in one order", () => {
+  const page = itemsOf(history);
+  assert.deepEqual(page.map((item) => item.id), ["run a", "reset 2", "run b"]);
+  const live = { id: "run c", runId: "c" };
+  const old = { id: "run 0", runId: "0", messages: [] };
+  assert.deepEqual(mergeNewest([old, page[0], live], page).items.map((item) => item.id), ["run 0", "run a", "reset 2", "run b", "run c"]);
+  assert.deepEqual(mergeNewest([{ id: "run b", runId: "b" }, live], page).items.map((item) => item.id), ["run a", "reset 2", "run b", "run c"]);
+  assert.equal(mergeNewest([old], page).gap, true);
+  assert.equal(mergeNewest([live], page).gap, false);
+});
