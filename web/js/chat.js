@@ -3,10 +3,11 @@
 
 import { Problem, get, patch, session } from "./api.js";
 import * as approvals from "./approvals.js";
-import { composer } from "./composer.js";
+import { Composer } from "./composer.js";
 import { emptySession, openConversation } from "./conversation.js";
 import { byId, h, listen, setText } from "./dom.js";
 import { reasonOf } from "./reasons.js";
+import { recall, remember } from "./remembered.js";
 import * as store from "./store.js";
 import { t } from "./texts.js";
 import * as toasts from "./toasts.js";
@@ -44,27 +45,32 @@ export function newKey() {
 }
 
 function openSession(wanted) {
-  const key = wanted || lastKey() || newKey();
-  if (open?.key === key) {
-    return;
-  }
-  closeSession();
-  remember(key);
+  const key = wanted || recall(LAST) || newKey();
   if (!wanted) {
     history.replaceState(null, "", `#/s/${encodeURIComponent(key)}`);
     store.put("route", { view: "chat", key });
     return;
   }
+  if (open?.key === key) {
+    return;
+  }
+  closeSession();
+  remember(LAST, key);
   setText(byId("chat-title"), key);
   byId("chat-title").title = key;
   byId("chat-empty").replaceChildren(emptySession(key));
   const place = {
     turns: byId("turns"), older: byId("older"), scroll: byId("scroll"), empty: byId("chat-empty"), newest: byId("to-newest"),
   };
-  const actions = { inspect: showRun, again: (text) => open.composer.putBack(text), changed: () => onChange(key) };
+  const actions = {
+    inspect: showRun,
+    again: (text) => open.composer.putBack(text),
+    changed: () => onChange(key),
+    stepBegins: (runId) => open?.key === key && open.composer.stepBegins(runId),
+  };
   const conversation = openConversation(key, place, actions, unused.delete(key) ? "empty" : "read");
   const undo = approvals.mount(byId("chat-approvals"), { only: (row) => row.sessionKey === key });
-  open = { key, conversation, composer: composer(key, conversation), config: null, undo };
+  open = { key, conversation, composer: new Composer(key, conversation), config: null, undo };
   open.composer.update();
   if (conversation.isEmpty()) {
     showChoices();
@@ -201,23 +207,5 @@ async function choose(change) {
   }
   if (open === mine) {
     showChoices();
-  }
-}
-
-// ---- what is remembered ----
-
-function lastKey() {
-  try {
-    return localStorage.getItem(LAST);
-  } catch {
-    return null;
-  }
-}
-
-function remember(key) {
-  try {
-    localStorage.setItem(LAST, key);
-  } catch {
-    // Then the next visit begins with a new session.
   }
 }

@@ -1,18 +1,20 @@
-// The composer: writing, sending, what waits in the queue, and the one button that sends or stops. It knows the keys and the
-// routes of sending; how runs look and how a stop settles is for others.
+// The composer: writing, sending, and the one button that sends or stops. It knows the keys and the routes of sending; how runs
+// look, what waits in the queue and how a stop settles is for others.
 //
-//   composer(key, conversation) -> {update(), putBack(text), stop(), mode(), close()}
+//   new Composer(key, conversation) -> {update(), stepBegins(runId), putBack(text), stop(), mode(), close()}
 //     conversation   of conversation.js
-//     update()       called when runs began, moved on or ended
+//     update()       called when runs began, moved on or ended; stepBegins(runId) when one is about to go on to its next step
 //     stop()         as the button does while something runs; mode() says whether something does
 
 import * as api from "./api.js";
-import { byId, h, icon, keyed, listen, setText } from "./dom.js";
+import { byId, h, icon, listen, setText } from "./dom.js";
+import { Queue } from "./queue.js";
 import { reasonOf } from "./reasons.js";
+import { recall, remember } from "./remembered.js";
 import { outcome } from "./run.js";
-import { stopControl } from "./stop-control.js";
+import { StopControl } from "./stop-control.js";
 import * as store from "./store.js";
-import { oneLine, t } from "./texts.js";
+import { t } from "./texts.js";
 import * as toasts from "./toasts.js";
 
 const POLICY = "quell.policy";
@@ -21,256 +23,211 @@ const MODES = {
   stop: { icon: "stop", text: "composer.stop", title: "composer.stop-title", hint: "composer.hint.running" },
   force: { icon: "force", text: "composer.force", title: "composer.force-title", hint: "composer.hint.stopping" },
 };
+const REFUSED = new Set(["network", "held", "queue_full"]);
 /** What was written and not sent, by session, so that looking at another one loses nothing. */
 const drafts = new Map();
 
-export function composer(key, conversation) {
-  const message = byId("message");
-  const button = byId("send");
-  const busy = byId("send-busy");
-  const policy = byId("busy-policy");
-  const hint = byId("composer-hint");
-  const queue = byId("queue");
-  const sends = new Map();
-  /** Messages that were handed to a running run, by their own ids, until it has read them. */
-  const steers = new Map();
-  let shownMode = null;
-
-  const control = stopControl(key, byId("settling"), {
-    runs: activeRuns,
-    sending: () => [...sends.keys()],
-    arrival: (runId) => sends.get(runId)?.done ?? Promise.resolve(false),
-    lastEnded: () => conversation.lastEnded(),
-    withdrawn: takeBack,
-    changed: update,
-  });
-
-  function activeRuns() {
-    const shown = new Map(conversation.active().map((run) => [run.runId, run]));
-    const rows = store.get("runs").filter((run) => run.sessionKey === key && !shown.has(run.runId) && !conversation.isOver(run.runId));
-    return [
-      ...[...shown.values()].map((run) => ({ runId: run.runId, state: run.state, stopping: outcome(run) === "stopping" })),
-      ...rows.map((row) => ({ runId: row.runId, state: row.state, stopping: row.verdict?.kind === "aborted", text: row.text })),
-    ].filter((run) => !sends.has(run.runId));
-  }
-
-  function update() {
-    const mode = control.mode();
-    control.update();
-    showQueue();
-    if (mode !== shownMode) {
-      shownMode = mode;
-      const look = MODES[mode];
-      button.dataset.mode = mode;
-      button.classList.toggle("stop-button", mode !== "send");
-      button.classList.toggle("primary", mode === "send");
-      button.replaceChildren(icon(look.icon), h("span", null, t(look.text)));
-      button.title = t(look.title);
-      setText(hint, t(look.hint));
-    }
-    busy.classList.toggle("offered", mode !== "send" && message.value.trim() !== "");
-    busy.disabled = mode === "send" || message.value.trim() === "";
-  }
-
-  function showQueue() {
-    const waiting = activeRuns().filter((run) => run.state === "queued" && run.text !== undefined);
-    const pending = [...sends].filter(([, send]) => send.waits).map(([runId, send]) => ({ runId, text: send.text, sending: true }));
-    keyed(queue, [...waiting, ...pending], (run) => run.runId, queued, (element, run) => {
-      const word = run.sending ? "composer.sending" : steers.has(run.runId) ? "composer.steered" : "composer.queued";
-      setText(element.querySelector(".queue-state"), t(word));
-      element.querySelector(".withdraw").disabled = Boolean(run.sending);
+export class Composer {
+  constructor(key, conversation) {
+    Object.assign(this, { key, conversation });
+    this.message = byId("message");
+    this.button = byId("send");
+    this.busy = byId("send-busy");
+    this.policy = byId("busy-policy");
+    /** Messages that are under way to the daemon: id -> {text, waits, done}. */
+    this.sends = new Map();
+    this.shownMode = null;
+    this.queue = new Queue(byId("queue"), key, {
+      takeBack: (messages) => this.takeBack(messages),
+      arrived: (runId, text) => conversation.steered(runId, text),
     });
+    this.control = new StopControl(key, byId("settling"), {
+      runs: () => this.activeRuns(),
+      sending: () => [...this.sends.keys()],
+      arrival: (runId) => this.sends.get(runId)?.done ?? Promise.resolve(false),
+      lastEnded: () => conversation.lastEnded(),
+      withdrawn: (messages) => this.takeBack(messages),
+      changed: () => this.update(),
+    });
+    this.message.value = drafts.get(key) || "";
+    this.policy.value = recall(POLICY) || "queue";
+    this.forget = [
+      listen(this.message, "input", () => this.typed()),
+      listen(this.message, "keydown", (event) => this.onKey(event)),
+      listen(this.button, "click", () => (this.mode() === "send" ? this.send() : this.stop())),
+      listen(this.busy, "click", () => this.send()),
+      listen(byId("composer"), "submit", (event) => event.preventDefault()),
+      listen(this.policy, "change", () => remember(POLICY, this.policy.value)),
+      store.subscribe("runs", () => this.update()),
+    ];
+    this.grow();
   }
 
-  /** A message that was handed over waits in the list of runs until the running run has read it; then it is a part of that turn. */
-  function followSteers() {
-    const rows = new Map(store.get("runs").map((row) => [row.runId, row]));
-    for (const [id, steer] of steers) {
-      const row = rows.get(id);
-      if (row?.state === "queued") {
-        steer.listed = true;
-      } else if (row) {
-        steers.delete(id);
-      } else if (steer.listed) {
-        steers.delete(id);
-        conversation.steered(steer.into, steer.text);
-      }
+  close() {
+    drafts.set(this.key, this.message.value);
+    this.forget.forEach((leave) => leave());
+    this.control.close();
+    this.queue.close();
+  }
+
+  mode() {
+    return this.control.mode();
+  }
+
+  stepBegins(runId) {
+    this.queue.stepBegins(runId);
+  }
+
+  stop() {
+    this.control.press();
+  }
+
+  /** Runs of this session that are not over, whoever began them: those that are shown know it first. */
+  activeRuns() {
+    const shown = this.conversation.active();
+    const ids = new Set(shown.map((run) => run.runId));
+    const rows = store.get("runs").filter((row) => row.sessionKey === this.key && !ids.has(row.runId));
+    return [
+      ...shown.map((run) => ({ runId: run.runId, state: run.state, stopping: outcome(run) === "stopping" })),
+      ...rows
+        .filter((row) => !this.conversation.isOver(row.runId))
+        .map((row) => ({ runId: row.runId, state: row.state, stopping: row.verdict?.kind === "aborted", text: row.text })),
+    ].filter((run) => !this.sends.has(run.runId));
+  }
+
+  update() {
+    this.control.update();
+    const runs = this.activeRuns();
+    const pending = [...this.sends].filter(([, send]) => send.waits).map(([runId, { text }]) => ({ runId, text, sending: true }));
+    this.queue.show([...runs.filter((run) => run.state === "queued" && run.text !== undefined), ...pending]);
+    const mode = this.mode();
+    if (mode !== this.shownMode) {
+      this.shownMode = mode;
+      this.showMode(mode);
     }
+    const offered = mode !== "send" && this.message.value.trim() !== "";
+    this.busy.classList.toggle("offered", offered);
+    this.busy.disabled = !offered;
   }
 
-  function queued(run) {
-    return h("li", { data: { run: run.runId } }, icon("clock"), h("span", { class: "queue-state" }),
-      h("span", { class: "queue-text", dir: "auto" }, oneLine(run.text, 200)),
-      h("button", { class: "withdraw quiet-button", type: "button", title: t("composer.withdraw-title"),
-        on: { click: (event) => withdraw(run, event.currentTarget) } }, icon("close"), t("composer.withdraw")));
-  }
-
-  async function withdraw(run, pressed) {
-    pressed.disabled = true;
-    try {
-      const answer = await api.stop(`${api.run(run.runId)}/stop`, { sessionKey: key });
-      if (answer.aborted) {
-        takeBack([run]);
-      }
-    } catch (problem) {
-      pressed.disabled = false;
-      toasts.error(t("stop.failed", { reason: reasonOf(problem) }));
-    }
-    store.refresh("runs");
+  showMode(mode) {
+    const look = MODES[mode];
+    this.button.dataset.mode = mode;
+    this.button.classList.toggle("stop-button", mode !== "send");
+    this.button.classList.toggle("primary", mode === "send");
+    this.button.replaceChildren(icon(look.icon), h("span", null, t(look.text)));
+    this.button.title = t(look.title);
+    setText(byId("composer-hint"), t(look.hint));
   }
 
   /** Messages that a stop took out of the queue are the writer's again. */
-  function takeBack(messages) {
+  takeBack(messages) {
     const gone = new Set(messages.map((one) => one.runId));
-    gone.forEach((runId) => steers.delete(runId));
+    this.queue.forget(gone);
     if (gone.size > 0) {
       store.put("runs", store.get("runs").filter((run) => !gone.has(run.runId)));
     }
-    messages.toReversed().forEach((one) => putBack(one.text));
+    [...messages].reverse().forEach((one) => this.putBack(one.text));
   }
 
-  function putBack(text) {
-    message.value = message.value.trim() === "" ? text : `${text}\n\n${message.value}`;
-    grow();
-    update();
+  putBack(text) {
+    this.message.value = this.message.value.trim() === "" ? text : `${text}\n\n${this.message.value}`;
+    this.grow();
+    this.update();
   }
 
-  async function send() {
-    const text = message.value.trim();
+  async send() {
+    const text = this.message.value.trim();
     if (text === "") {
-      message.focus();
+      this.message.focus();
       return;
     }
     const runId = crypto.randomUUID();
-    const waits = control.mode() !== "send";
+    const waits = this.mode() !== "send";
     let arrived;
-    sends.set(runId, { text, waits, done: new Promise((resolve) => { arrived = resolve; }) });
-    message.value = "";
-    drafts.delete(key);
-    grow();
-    control.begun();
+    this.sends.set(runId, { text, waits, done: new Promise((resolve) => { arrived = resolve; }) });
+    this.message.value = "";
+    drafts.delete(this.key);
+    this.grow();
+    this.control.begun();
     if (!waits) {
-      conversation.sending(runId, text);
+      this.conversation.sending(runId, text);
     }
-    update();
-    arrived(await deliver(runId, text, waits));
-    update();
+    this.update();
+    arrived(await this.deliver(runId, text, waits));
+    this.update();
   }
 
   /** True when the daemon has the message. */
-  async function deliver(runId, text, waits) {
-    const body = { text, idempotencyKey: runId, onBusy: policy.value };
-    let answer;
+  async deliver(runId, text, waits) {
+    const body = { text, idempotencyKey: runId, onBusy: this.policy.value };
     try {
-      answer = await api.post(`${api.session(key)}/runs`, body);
+      const answer = await api.post(`${api.session(this.key)}/runs`, body);
+      this.sends.delete(runId);
+      this.settle(runId, text, answer, waits);
+      return true;
     } catch (problem) {
       if (!(problem instanceof api.Problem)) {
         throw problem;
       }
-      sends.delete(runId);
-      conversation.refused(runId);
-      putBack(text);
-      control.tell(refusal(problem));
+      this.sends.delete(runId);
+      this.conversation.refused(runId);
+      this.putBack(text);
+      this.control.tell(refusal(problem));
       return false;
     }
-    sends.delete(runId);
-    settle(runId, text, answer, waits);
-    return true;
   }
 
-  function settle(runId, text, answer, waits) {
+  settle(runId, text, answer, waits) {
     if (answer.runIds) {
       // A stop word is no message: it stopped what there was.
-      conversation.refused(runId);
-      takeBack(answer.withdrawn || []);
+      this.conversation.refused(runId);
+      this.takeBack(answer.withdrawn || []);
       if (!answer.aborted) {
         toasts.info(t("composer.nothing-ran"));
       }
     } else if (answer.state === "steered") {
-      conversation.refused(runId);
-      steers.set(answer.messageId ?? runId, { text, into: answer.runId, listed: false });
+      this.conversation.refused(runId);
+      this.queue.handOver(answer.messageId ?? runId, text, answer.runId);
     } else if (answer.state === "queued" && waits) {
-      store.put("runs", [...store.get("runs").filter((run) => run.runId !== answer.runId), queuedRow(answer.runId, text)]);
+      const others = store.get("runs").filter((run) => run.runId !== answer.runId);
+      store.put("runs", [...others, queuedRow(answer.runId, this.key, text)]);
     } else {
-      conversation.live(answer.runId, text);
+      this.conversation.live(answer.runId, text);
     }
     store.refresh("runs", "sessions");
   }
 
-  /** The row that the list of runs is about to have, so that the message does not blink out of sight. */
-  function queuedRow(runId, text) {
-    return {
-      runId, text, sessionKey: key, state: "queued", agent: "", principal: store.get("me").principal, acceptedAt: new Date().toISOString(),
-      steps: 0, processes: 0, seq: 0, usage: { inputTokens: 0, outputTokens: 0, estimated: false },
-    };
+  typed() {
+    drafts.set(this.key, this.message.value);
+    this.grow();
+    this.update();
   }
 
-  function grow() {
-    message.style.setProperty("height", "auto");
-    message.style.setProperty("height", `${message.scrollHeight + 2}px`);
+  grow() {
+    this.message.style.setProperty("height", "auto");
+    this.message.style.setProperty("height", `${this.message.scrollHeight + 2}px`);
   }
 
-  function onKey(event) {
-    // While letters are being composed, Enter and Esc belong to the keyboard.
+  onKey(event) {
+    // While letters are being composed, Enter belongs to the keyboard; 229 is what some browsers say instead.
     if (event.key === "Enter" && !event.shiftKey && !event.isComposing && event.keyCode !== 229) {
       event.preventDefault();
-      send();
+      this.send();
     }
   }
-
-  function press() {
-    if (control.mode() === "send") {
-      send();
-    } else {
-      control.press();
-    }
-  }
-
-  message.value = drafts.get(key) || "";
-  policy.value = remembered() || "queue";
-  const forget = [
-    listen(message, "input", () => { drafts.set(key, message.value); grow(); update(); }),
-    listen(message, "keydown", onKey),
-    listen(button, "click", press),
-    listen(busy, "click", send),
-    listen(byId("composer"), "submit", (event) => event.preventDefault()),
-    listen(policy, "change", () => remember(policy.value)),
-    store.subscribe("runs", () => {
-      followSteers();
-      update();
-    }),
-  ];
-  grow();
-
-  function close() {
-    drafts.set(key, message.value);
-    forget.forEach((leave) => leave());
-    control.close();
-    queue.replaceChildren();
-  }
-
-  return { update, putBack, stop: () => control.press(), mode: () => control.mode(), close };
 }
 
-const REFUSED = new Set(["network", "held", "queue_full"]);
+/** The row that the list of runs is about to have, so that the message does not blink out of sight. */
+function queuedRow(runId, key, text) {
+  return {
+    runId, text, sessionKey: key, state: "queued", agent: "", principal: store.get("me").principal, surface: "page",
+    acceptedAt: new Date().toISOString(), steps: 0, processes: 0, seq: 0,
+    usage: { inputTokens: 0, outputTokens: 0, estimated: false },
+  };
+}
 
 /** What happened to the message and what to do; the text itself is back in the composer. */
 function refusal(problem) {
   return REFUSED.has(problem.code) ? t(`refused.${problem.code}`) : t("refused.other", { reason: reasonOf(problem) });
-}
-
-function remembered() {
-  try {
-    return localStorage.getItem(POLICY);
-  } catch {
-    return null;
-  }
-}
-
-function remember(value) {
-  try {
-    localStorage.setItem(POLICY, value);
-  } catch {
-    // Not remembered, but chosen for now.
-  }
 }

@@ -3,7 +3,8 @@
 //
 //   openConversation(key, place, actions, history) -> conversation
 //     place      {turns, older, scroll, empty, newest}: the elements
-//     actions    {inspect(runId), again(text), changed()}: `changed` is called when a run began, moved on or ended
+//     actions    {inspect(runId), again(text), changed(), stepBegins(runId)}: `changed` is called when a run began, moved on or
+//                ended, `stepBegins` before a run goes on to its next step
 //     history    "read", or "empty" for a session that nobody has used yet
 //   conversation.isEmpty()               nothing is shown, and nothing is on its way
 //   conversation.sending(runId, text)    shows a message before the daemon has it
@@ -335,6 +336,9 @@ class Conversation {
       if (event === null) {
         this.vanished(entry);
         return;
+      }
+      if (event.type === "step.started") {
+        this.actions.stepBegins(entry.run.runId);
       }
       apply(entry.run, event);
       if (entry.run.state === "ended") {

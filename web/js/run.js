@@ -209,6 +209,9 @@ export function adopt(run, told) {
     run.missed = false;
     return;
   }
+  run.steps.forEach((step, index) => {
+    step.steered = step.steered.length > 0 ? step.steered : told.steps[index]?.steered ?? [];
+  });
   const last = run.steps[run.steps.length - 1];
   const lastTold = told.steps[told.steps.length - 1];
   // Text that was cut off and is in the history like any other is one that the model sees, marked as interrupted.

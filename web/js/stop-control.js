@@ -1,7 +1,7 @@
 // The stop of the open session: asked once it is gentle, asked again it is forced. What it shows, it shows at once and does not
 // wait for the daemon. It knows the routes of stops and the line that says how a stop settles; not where its button is.
 //
-//   stopControl(key, line, facts) -> {press(), mode(), update(), begun(), tell(text), close()}
+//   new StopControl(key, line, facts) -> {press(), mode(), update(), begun(), tell(text), close()}
 //     line     the element of the settling line
 //     facts    {runs(): [{runId, state, stopping}] not over, sending(): run ids under way to the daemon,
 //              arrival(runId): a promise of whether such a one arrived, lastEnded(): run or null,
@@ -19,116 +19,117 @@ import * as toasts from "./toasts.js";
 
 const LOOK_MS = 200;
 
-export function stopControl(key, line, facts) {
-  /** null, or how hard it was asked. */
-  let asked = null;
-  let held = "";
-  let looking = 0;
-  let receiptOf = null;
-  let problem = null;
-
-  function stopping() {
-    return asked !== null || facts.runs().some((run) => run.stopping);
+export class StopControl {
+  constructor(key, line, facts) {
+    Object.assign(this, { key, line, facts });
+    /** null, or how hard it was asked here. */
+    this.asked = null;
+    this.held = "";
+    this.looking = 0;
+    this.readReceiptOf = null;
+    this.problem = null;
   }
 
-  function mode() {
-    const active = facts.runs().length > 0 || facts.sending().length > 0;
-    return active ? (stopping() ? "force" : "stop") : "send";
+  mode() {
+    const active = this.facts.runs().length > 0 || this.facts.sending().length > 0;
+    return active ? (this.isStopping() ? "force" : "stop") : "send";
   }
 
-  function press() {
-    if (mode() === "send") {
+  isStopping() {
+    return this.asked !== null || this.facts.runs().some((run) => run.stopping);
+  }
+
+  press() {
+    const mode = this.mode();
+    if (mode === "send") {
       return;
     }
-    const force = mode() === "force";
-    asked = { force: force || Boolean(asked?.force) };
-    problem = null;
-    const late = facts.sending();
-    update();
-    facts.changed();
-    ask(force, late);
+    this.asked = mode === "force" ? "forced" : "gentle";
+    this.problem = null;
+    const late = this.facts.sending();
+    this.facts.changed();
+    this.ask(late);
   }
 
-  async function ask(force, late) {
-    const body = { keepBackground: true, ...(force ? { force } : {}) };
+  async ask(late) {
+    const force = this.asked === "forced" ? { force: true } : {};
     try {
-      const answer = await api.stop(`${api.session(key)}/stop`, body);
-      facts.withdrawn(answer.withdrawn);
+      const answer = await api.stop(`${api.session(this.key)}/stop`, { keepBackground: true, ...force });
+      this.facts.withdrawn(answer.withdrawn);
       // A message that was under way may have arrived behind the stop; it was meant, too.
-      await Promise.all(late.map((runId) => facts.arrival(runId).then((arrived) => arrived && stopRun(runId, force))));
+      await Promise.all(late.map((runId) => this.stopLate(runId, force)));
     } catch (error) {
       if (!(error instanceof api.Problem)) {
         throw error;
       }
-      asked = null;
+      this.asked = null;
       toasts.error(t("stop.failed", { reason: reasonOf(error) }));
     }
-    facts.changed();
-    update();
+    this.facts.changed();
   }
 
-  async function stopRun(runId, force) {
-    const answer = await api.stop(`${api.run(runId)}/stop`, { ...(force ? { force } : {}) });
-    facts.withdrawn(answer.withdrawn || []);
+  async stopLate(runId, force) {
+    if (await this.facts.arrival(runId)) {
+      const answer = await api.stop(`${api.run(runId)}/stop`, force);
+      this.facts.withdrawn(answer.withdrawn ?? []);
+    }
   }
 
   /** Brings the line up to date; called whenever a run began, moved on or ended. */
-  function update() {
-    if (mode() === "send" && asked !== null) {
-      asked = null;
+  update() {
+    const mode = this.mode();
+    if (mode === "send") {
+      this.asked = null;
     }
-    const going = stopping() && mode() !== "send";
-    line.classList.toggle("stopping", going);
-    line.classList.toggle("problem", problem !== null);
-    if (problem !== null) {
-      setText(line, problem);
-    } else if (going) {
-      const word = asked?.force ? t("settling.forcing") : t("settling.stopping");
-      setText(line, held === "" ? word : `${word} · ${t("settling.waits", { what: held })}`);
-      looking ||= setTimeout(look, LOOK_MS);
-    } else {
-      // Beside a run at work, the receipt of an earlier one would be read as its own; it stands in the turn that it ended.
-      const last = mode() === "send" ? facts.lastEnded() : null;
-      const receipt = last?.verdict?.kind === "aborted" && last !== receiptOf ? last.receipt : null;
-      setText(line, receipt ? receiptLine(receipt) : "");
-      line.classList.toggle("leftovers", Boolean(receipt?.leftovers.length));
+    // Beside a run at work, the receipt of an earlier one would be read as its own; it stands in the turn that it ended.
+    const last = mode === "send" ? this.facts.lastEnded() : null;
+    const receipt = last?.verdict?.kind === "aborted" && last !== this.readReceiptOf ? last.receipt : null;
+    const stopping = mode === "force" && this.problem === null;
+    this.line.classList.toggle("stopping", stopping);
+    this.line.classList.toggle("problem", this.problem !== null);
+    this.line.classList.toggle("leftovers", Boolean(receipt?.leftovers.length));
+    setText(this.line, this.problem ?? (stopping ? this.settling() : receipt ? receiptLine(receipt) : ""));
+    if (stopping) {
+      this.looking ||= setTimeout(() => this.look(), LOOK_MS);
     }
+  }
+
+  settling() {
+    const word = t(this.asked === "forced" ? "settling.forcing" : "settling.stopping");
+    return this.held === "" ? word : `${word} · ${t("settling.waits", { what: this.held })}`;
   }
 
   /** What a stop still waits for, by name, until it is over. */
-  async function look() {
-    const [run] = facts.runs().filter((one) => one.state !== "queued");
+  async look() {
+    const run = this.facts.runs().find((one) => one.state !== "queued");
     try {
       const view = run ? await api.get(api.run(run.runId)) : null;
-      held = view ? heldLine(view.held || []) : "";
+      this.held = heldLine(view?.held ?? []);
     } catch {
       // The stop itself does not depend on this look; the next one may come through.
     }
-    looking = 0;
-    if (stopping() && mode() !== "send") {
-      update();
+    this.looking = 0;
+    if (this.mode() === "force") {
+      this.update();
     } else {
-      held = "";
+      this.held = "";
     }
   }
 
-  function begun() {
-    receiptOf = facts.lastEnded();
-    problem = null;
-    held = "";
-    update();
+  begun() {
+    this.readReceiptOf = this.facts.lastEnded();
+    this.problem = null;
+    this.held = "";
   }
 
-  function tell(text) {
-    problem = text;
-    update();
+  tell(text) {
+    this.problem = text;
+    this.update();
   }
 
-  function close() {
-    clearTimeout(looking);
-    setText(line, "");
-    line.classList.remove("stopping", "problem", "leftovers");
+  close() {
+    clearTimeout(this.looking);
+    setText(this.line, "");
+    this.line.classList.remove("stopping", "problem", "leftovers");
   }
-
-  return { press, mode, update, begun, tell, close };
 }

@@ -13,6 +13,7 @@
 //   and all of words.js: millis, size, oneLine, inFull, callInFull, argumentLine
 
 import { h, setText } from "./dom.js";
+import { recall, remember } from "./remembered.js";
 
 export * from "./words.js";
 
@@ -37,7 +38,7 @@ export function useTexts(texts, code) {
 }
 
 function remembered() {
-  const wishes = [read(), ...(navigator.languages || [])];
+  const wishes = [recall(REMEMBERED), ...(navigator.languages || [])];
   for (const wish of wishes) {
     const code = (wish || "").slice(0, 2).toLowerCase();
     if (LANGUAGES.includes(code)) {
@@ -45,14 +46,6 @@ function remembered() {
     }
   }
   return "en";
-}
-
-function read() {
-  try {
-    return localStorage.getItem(REMEMBERED);
-  } catch {
-    return null;
-  }
 }
 
 export function language() {
@@ -65,11 +58,7 @@ export function setLanguage(code) {
   }
   chosen = code;
   document.documentElement.lang = code;
-  try {
-    localStorage.setItem(REMEMBERED, code);
-  } catch {
-    // Not remembered, but chosen for now.
-  }
+  remember(REMEMBERED, code);
   for (const listener of [...listeners]) {
     listener(code);
   }
