@@ -56,6 +56,7 @@ function openSession(wanted) {
   }
   closeSession();
   remember(LAST, key);
+  store.inspect(null);
   setText(byId("chat-title"), key);
   byId("chat-title").title = key;
   byId("chat-empty").replaceChildren(emptySession(key));

@@ -36,6 +36,8 @@ export class Composer {
     this.policy = byId("busy-policy");
     /** Messages that are under way to the daemon: id -> {text, waits, done}. */
     this.sends = new Map();
+    /** The message that the daemon did not answer: {runId, text, policy}; it may have it all the same. */
+    this.unanswered = null;
     this.shownMode = null;
     this.queue = new Queue(byId("queue"), key, {
       takeBack: (messages) => this.takeBack(messages),
@@ -98,6 +100,7 @@ export class Composer {
   update() {
     this.control.update();
     const runs = this.activeRuns();
+    this.noticeArrival(runs);
     const pending = [...this.sends].filter(([, send]) => send.waits).map(([runId, { text }]) => ({ runId, text, sending: true }));
     this.queue.show([...runs.filter((run) => run.state === "queued" && run.text !== undefined), ...pending]);
     const mode = this.mode();
@@ -108,6 +111,18 @@ export class Composer {
     const offered = mode !== "send" && this.message.value.trim() !== "";
     this.busy.classList.toggle("offered", offered);
     this.busy.disabled = !offered;
+  }
+
+  /** A message that seemed lost runs after all: it need not be sent again. */
+  noticeArrival(runs) {
+    const lost = this.unanswered;
+    if (lost && runs.some((run) => run.runId === lost.runId)) {
+      this.unanswered = null;
+      if (this.message.value.trim() === lost.text) {
+        this.message.value = "";
+        this.grow();
+      }
+    }
   }
 
   showMode(mode) {
@@ -142,7 +157,9 @@ export class Composer {
       this.message.focus();
       return;
     }
-    const runId = crypto.randomUUID();
+    const again = this.unanswered?.text === text && this.unanswered.policy === this.policy.value;
+    // The same id for the same message: should the daemon have it already, it is not sent twice.
+    const runId = again ? this.unanswered.runId : crypto.randomUUID();
     const waits = this.mode() !== "send";
     let arrived;
     this.sends.set(runId, { text, waits, done: new Promise((resolve) => { arrived = resolve; }) });
@@ -171,6 +188,7 @@ export class Composer {
         throw problem;
       }
       this.sends.delete(runId);
+      this.unanswered = problem.code === "network" ? { runId, text, policy: body.onBusy } : null;
       this.conversation.refused(runId);
       this.putBack(text);
       this.control.tell(refusal(problem));

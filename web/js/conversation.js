@@ -39,6 +39,7 @@ class Conversation {
     Object.assign(this, { key, place, actions });
     this.items = [];
     this.entries = new Map();
+    this.dirty = new Set();
     this.pages = pagesOf(key);
     this.loading = false;
     this.lookWanted = false;
@@ -287,7 +288,7 @@ class Conversation {
   entryOf(runId) {
     let entry = this.entries.get(runId);
     if (!entry) {
-      entry = { run: newRun(runId), view: turnView(runId, this.actions), forget: null, sending: false, told: false, dirty: false };
+      entry = { run: newRun(runId), view: turnView(runId, this.actions), forget: null, sending: false, told: false };
       this.entries.set(runId, entry);
     }
     return entry;
@@ -396,7 +397,7 @@ class Conversation {
 
   /** Many events, one drawing: at 500 tokens a second the screen still changes 60 times. */
   touch(entry) {
-    entry.dirty = true;
+    this.dirty.add(entry);
     this.frame ||= requestAnimationFrame(() => this.draw());
     if (entry.run.state !== entry.state) {
       entry.state = entry.run.state;
@@ -406,12 +407,8 @@ class Conversation {
 
   draw() {
     this.frame = 0;
-    for (const entry of this.entries.values()) {
-      if (entry.dirty) {
-        entry.dirty = false;
-        entry.view.update(entry.run);
-      }
-    }
+    this.dirty.forEach((entry) => entry.view.update(entry.run));
+    this.dirty.clear();
   }
 }
 

@@ -9,6 +9,8 @@ const SCHEMES = new Set(["http:", "https:", "mailto:"]);
 const LONGEST_LABEL = 1000;
 const LONGEST_TARGET = 2000;
 const MOST_OPEN = 32;
+/** Brackets inside brackets; deeper ones are no link. */
+const DEEPEST = 32;
 const PUNCTUATION = /[!-/:-@[-`{-~]/;
 const BARE = /https?:\/\/[^\s<>"'`\u0000-\u0020]+/y;
 const ANGLE = /<((?:https?:\/\/|mailto:)[^\s<>]{1,2000})>/y;
@@ -233,7 +235,7 @@ class Inline {
   labelEnd(from) {
     const most = Math.min(this.text.length, from + LONGEST_LABEL);
     let depth = 0;
-    for (let at = from; at < most; at += 1) {
+    for (let at = from; at < most && depth < DEEPEST; at += 1) {
       const letter = this.text[at];
       if (letter === "\\") {
         at += 1;
@@ -251,7 +253,7 @@ class Inline {
   targetEnd(from) {
     const most = Math.min(this.text.length, from + LONGEST_TARGET);
     let depth = 0;
-    for (let at = from; at < most && this.text[at] !== "\n"; at += 1) {
+    for (let at = from; at < most && depth < DEEPEST && this.text[at] !== "\n"; at += 1) {
       if (this.text[at] === "(") {
         depth += 1;
       } else if (this.text[at] === ")" && depth === 0) {

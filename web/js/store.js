@@ -28,6 +28,8 @@ import * as live from "./live.js";
 const SETTLE_MS = 80;
 const BEAT_MS = 2000;
 const ENDED = 50;
+const SESSIONS = 100;
+const MOST_SESSIONS = 1000;
 
 const slices = {
   connection: "connecting",
@@ -105,6 +107,7 @@ export function refresh(...names) {
 
 export function searchSessions(text) {
   search = text;
+  slices.sessions = { items: [] };
   refresh("sessions");
 }
 
@@ -113,14 +116,16 @@ export async function moreSessions() {
   if (!before.nextCursor) {
     return;
   }
-  const page = await api.get(`${sessionsPath()}&cursor=${encodeURIComponent(before.nextCursor)}`);
+  const page = await api.get(`${sessionsPath(SESSIONS)}&cursor=${encodeURIComponent(before.nextCursor)}`);
   if (slices.sessions === before) {
     put("sessions", { items: [...before.items, ...page.items], nextCursor: page.nextCursor });
   }
 }
 
-function sessionsPath() {
-  return `/api/sessions?limit=100${search ? `&search=${encodeURIComponent(search)}` : ""}`;
+/** As many as are shown, so that a change at the top does not fold the rest away. */
+function sessionsPath(least = slices.sessions.items.length) {
+  const limit = Math.min(MOST_SESSIONS, Math.max(SESSIONS, least));
+  return `/api/sessions?limit=${limit}${search ? `&search=${encodeURIComponent(search)}` : ""}`;
 }
 
 export function begin() {
@@ -192,22 +197,29 @@ function onBeat() {
 async function fetchDue() {
   timer = 0;
   fetching = true;
-  for (const name of [...due]) {
-    due.delete(name);
-    try {
-      const value = await fetchers[name]();
-      if (beat) {
-        put(name, value);
-      }
-    } catch (error) {
-      if (!(error instanceof api.Problem)) {
-        throw error;
-      }
-      // What could not be fetched stays as it was; the connection's state says that it may be old.
+  try {
+    for (const name of [...due]) {
+      due.delete(name);
+      await fetchSlice(name);
     }
+  } finally {
+    fetching = false;
   }
-  fetching = false;
   if (due.size > 0) {
     refresh();
+  }
+}
+
+async function fetchSlice(name) {
+  try {
+    const value = await fetchers[name]();
+    if (beat) {
+      put(name, value);
+    }
+  } catch (error) {
+    if (!(error instanceof api.Problem)) {
+      throw error;
+    }
+    // What could not be fetched stays as it was; the connection's state says that it may be old.
   }
 }
