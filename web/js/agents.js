@@ -18,7 +18,8 @@ export function mount(root) {
   const frame = framed(() => draw(root, focused));
   const open = (id) => {
     focused = id;
-    store.put("agent", id);
+    const again = store.get("agent") === id && store.get("route").view === "agents";
+    store.put("agent", again ? null : id);
     location.hash = "#/agents";
   };
   const toggle = (id) => {

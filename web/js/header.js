@@ -43,6 +43,7 @@ function furnish(root) {
   byId("stop-all").replaceChildren(icon("stop"), h("span", { class: "word" }, t("stop-all.button")));
   byId("theme").replaceChildren(icon("theme"));
   byId("sign-out").replaceChildren(icon("leave"));
+  name(byId("stop-all"), t("stop-all.button"));
   name(byId("theme"), t("shell.theme"));
   name(byId("sign-out"), t("shell.sign-out"));
   byId("language").value = language();

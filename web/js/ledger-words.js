@@ -49,8 +49,9 @@ export function nameOf(row) {
   return row.times > 1 ? `${row.label} ×${row.times}`.trim() : row.label;
 }
 
+/** The time in which it was held; of several, the time in which at least one was. */
 export function heldMs(row) {
-  return lastOf(row) - row.spans[0].from;
+  return row.spans.reduce((sum, { from, to }) => sum + (to - from), 0);
 }
 
 /** True for what was given back after a stop had been asked for. */
