@@ -12,14 +12,17 @@ import * as store from "./store.js";
 import { oneLine, t } from "./texts.js";
 import * as toasts from "./toasts.js";
 
+/** All of an agent's runs stand in the list of everything. */
+const MOST_RUNS = 20;
+
 export function mount(root) {
   const list = h("ul", { class: "agent-cards" });
   const empty = h("div", { class: "empty", hidden: true },
     h("p", {}, t("agents.none")), h("p", {}, t("agents.none.next")), h("code", {}, "[agents.main]\nmodel = \"openai/gpt-5\""));
   root.replaceChildren(h("h1", {}, t("agents.title")), h("p", { class: "hint" }, t("agents.lead")), list, empty);
-  const frame = framed(() => draw(list, empty));
+  const frame = framed(() => store.get("route").view === "agents" && draw(list, empty));
   const undo = [
-    ...["agents", "runs"].map((slice) => store.subscribe(slice, frame.ask)),
+    ...["agents", "runs", "route"].map((slice) => store.subscribe(slice, frame.ask)),
     store.subscribe("agent", () => requestAnimationFrame(() => {
       draw(list, empty);
       list.querySelector(".chosen")?.scrollIntoView({ block: "nearest" });
@@ -48,11 +51,12 @@ function make({ agent }) {
     h("div", { class: "agent-head" }, h("h2", {}, oneLine(agent.id, 80)), h("span", { class: "agent-role" }),
       h("span", { class: "agent-stops" }, stopTheRuns(agent, "run"), stopTheRuns(agent, "tree"))),
     h("p", { class: "agent-facts" }),
-    h("ul", { class: "agent-runs" }));
+    h("ul", { class: "agent-runs" }),
+    h("a", { class: "agent-more", href: "#/runs", hidden: true }));
 }
 
 function update(card, { agent, depth, children }, runs) {
-  const [head, facts, list] = card.children;
+  const [head, facts, list, more] = card.children;
   const [, role, stops] = head.children;
   card.style.setProperty("--depth", String(depth));
   setText(role, [agent.role && oneLine(agent.role, 60), agent.default && t("agents.default")].filter(Boolean).join(" · "));
@@ -60,8 +64,10 @@ function update(card, { agent, depth, children }, runs) {
   const working = agent.activeRuns.length > 0;
   stops.children[0].hidden = !working;
   stops.children[1].hidden = children === 0;
-  const shown = agent.activeRuns.map((id) => runs.get(id)).filter(Boolean);
-  keyed(list, shown, (run) => run.runId, makeRun, (item, run) => updatePhase(item.firstElementChild, run));
+  const active = agent.activeRuns.map((id) => runs.get(id)).filter(Boolean);
+  keyed(list, active.slice(0, MOST_RUNS), (run) => run.runId, makeRun, (item, run) => updatePhase(item.firstElementChild, run));
+  more.hidden = active.length <= MOST_RUNS;
+  setText(more, t("agents.more", { n: active.length - MOST_RUNS }));
 }
 
 function makeRun(run) {

@@ -5,6 +5,7 @@ import * as background from "./background.js";
 import { h, icon, keyed, setText } from "./dom.js";
 import { runRows } from "./facts.js";
 import { framed } from "./frame.js";
+import { holdFacts } from "./header.js";
 import { receiptLine } from "./receipt.js";
 import { phaseMark, phaseOf, updatePhase } from "./run-row.js";
 import { shortId } from "./short-id.js";
@@ -16,14 +17,19 @@ const AGE_MS = 1000;
 
 export function mount(root) {
   const parts = furnish(root);
+  // While another view is shown this one does no work; it is drawn when somebody comes back.
   const frame = framed(() => {
+    if (store.get("route").view !== "runs") return;
     drawRuns(parts.runs, runRows(store.get("runs")));
     drawSessions(parts.sessions, store.get("sessions").items.filter((session) => session.state !== "expired"));
     drawEnded(parts.ended, store.get("ended"));
+    const hold = store.get("hold");
+    parts.hold.hidden = !hold.held;
+    setText(parts.hold, hold.held ? holdFacts(hold) : "");
   });
   const timer = setInterval(() => !document.hidden && tick(root), AGE_MS);
   const undo = [
-    ...["runs", "sessions", "ended"].map((slice) => store.subscribe(slice, frame.ask)),
+    ...["runs", "sessions", "ended", "hold", "route"].map((slice) => store.subscribe(slice, frame.ask)),
     background.mount(parts.processes),
   ];
   return () => {
@@ -40,8 +46,9 @@ function furnish(root) {
   const ended = section("everything.ended", "ended", ["how", "message", "agent", "session", "when", "receipt"]);
   const processes = h("section", { class: "part", "aria-labelledby": "processes-title" },
     h("h2", { id: "processes-title" }, t("everything.processes")), h("div", { id: "processes" }));
-  root.replaceChildren(h("h1", { class: "unseen" }, t("everything.title")), runs, processes, sessions, ended);
-  return { runs, sessions, ended, processes: processes.lastElementChild };
+  const hold = h("p", { class: "hold-facts", hidden: true });
+  root.replaceChildren(h("h1", { class: "unseen" }, t("everything.title")), hold, runs, processes, sessions, ended);
+  return { hold, runs, sessions, ended, processes: processes.lastElementChild };
 }
 
 /** A heading, a table, and what is said while it is empty. */
@@ -88,7 +95,13 @@ function makeRun({ run }) {
   return row;
 }
 
+/** What each row shows, so that of a thousand only those are touched that have changed. */
+const shown = new WeakMap();
+
 function updateRun(row, { run, depth }) {
+  const shows = [run.state, phaseOf(run), run.startedAt, run.processes, depth, tokensOf(run.usage)].join("\n");
+  if (shown.get(row) === shows) return;
+  shown.set(row, shows);
   const [doing, message, , , lived, tokens, processes, stop] = row.children;
   row.dataset.state = run.state;
   row.dataset.phase = phaseOf(run);

@@ -93,18 +93,22 @@ function drawHold(button, hold) {
   const banner = byId("hold-banner");
   banner.hidden = !hold.held;
   if (hold.held) {
-    setText(banner.firstElementChild, told);
-    banner.title = hold.since ? exactTime(hold.since) : "";
+    setText(banner.firstElementChild, whoHolds(hold).join(" · "));
+    banner.title = hold.since ? `${told}\n${exactTime(hold.since)}` : told;
   }
 }
 
-/** Who holds, since when and why, as far as it is known. */
+/** What a hold does, who set it, when and why. */
 export function holdFacts(hold) {
-  const parts = [t("hold.on")];
+  return [t("hold.on"), ...whoHolds(hold)].join(" · ");
+}
+
+function whoHolds(hold) {
+  const parts = [];
   if (hold.by) parts.push(t("hold.by", { who: oneLine(hold.by, 60) }));
   if (hold.since) parts.push(ago(hold.since));
   if (hold.reason) parts.push(`“${oneLine(hold.reason, 160)}”`);
-  return parts.join(" · ");
+  return parts;
 }
 
 async function toggleHold() {
