@@ -49,8 +49,10 @@ function draw(root, focused) {
   const selected = store.get("agent");
   keyed(root, rows, (row) => row.agent.id, makeRow, (element, row) => {
     updateRow(element, row);
-    element.tabIndex = row.agent.id === stop ? 0 : -1;
-    element.setAttribute("aria-selected", String(row.agent.id === selected));
+    const tabIndex = row.agent.id === stop ? 0 : -1;
+    if (element.tabIndex !== tabIndex || !element.hasAttribute("tabindex")) element.tabIndex = tabIndex;
+    const isSelected = String(row.agent.id === selected);
+    if (element.getAttribute("aria-selected") !== isSelected) element.setAttribute("aria-selected", isSelected);
   });
 }
 
@@ -64,16 +66,20 @@ function makeRow({ agent }) {
 
 function updateRow(element, { agent, depth, place, siblings, children, closed: isClosed }) {
   const [twisty, name, role, status] = element.children;
-  element.style.setProperty("--depth", String(depth));
-  for (const [key, value] of [["aria-level", depth + 1], ["aria-posinset", place], ["aria-setsize", siblings]]) {
-    element.setAttribute(key, String(value));
+  const shape = [depth, place, siblings, children, isClosed, agent.role, agent.model].join("\n");
+  if (element.dataset.shape !== shape) {
+    element.dataset.shape = shape;
+    element.style.setProperty("--depth", String(depth));
+    for (const [key, value] of [["aria-level", depth + 1], ["aria-posinset", place], ["aria-setsize", siblings]]) {
+      element.setAttribute(key, String(value));
+    }
+    if (children > 0) element.setAttribute("aria-expanded", String(!isClosed));
+    else element.removeAttribute("aria-expanded");
+    setText(twisty, children === 0 ? "" : isClosed ? "▸" : "▾");
+    setText(name, oneLine(agent.id, 80));
+    setText(role, oneLine(agent.role ?? "", 40));
+    element.title = [agent.id, agent.role, agent.model].filter(Boolean).join(" · ");
   }
-  if (children > 0) element.setAttribute("aria-expanded", String(!isClosed));
-  else element.removeAttribute("aria-expanded");
-  setText(twisty, children === 0 ? "" : isClosed ? "▸" : "▾");
-  setText(name, oneLine(agent.id, 80));
-  setText(role, oneLine(agent.role ?? "", 40));
-  element.title = [agent.id, agent.role, agent.model].filter(Boolean).join(" · ");
   updateStatus(element, status, agent);
 }
 

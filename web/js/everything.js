@@ -154,7 +154,9 @@ function drawSessions(part, sessions) {
   });
 }
 
+/** How long ago it was is kept up to date by the page; here only a new time is of interest. */
 function setTime(element, at) {
+  if (element.getAttribute("datetime") === at) return;
   element.setAttribute("datetime", at);
   element.title = exactTime(at);
   setText(element, ago(at));
