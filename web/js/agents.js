@@ -140,7 +140,6 @@ async function abort(id, button) {
     toasts.error(told);
   } finally {
     button.removeAttribute("aria-busy");
-    store.refresh("agents");
   }
 }
 

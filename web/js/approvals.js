@@ -47,7 +47,7 @@ function draw(root, approvals, empty) {
 }
 
 function make(row) {
-  const title = h("h3", { id: `approval-${row.id}` }, t("approvals.wants", { agent: oneLine(row.agent, 60) }), " ",
+  const title = h("h2", { id: `approval-${row.id}` }, t("approvals.wants", { agent: oneLine(row.agent, 60) }), " ",
     h("code", {}, inFull(row.tool)));
   const card = h("article", { class: "approval", data: { approval: row.id, expires: row.expiresAt }, "aria-labelledby": title.id },
     title,
@@ -62,9 +62,9 @@ function make(row) {
 }
 
 function answerButton(row, decision, drawing) {
-  const name = t(`approvals.${decision}.of`, { tool: oneLine(row.tool, 60) });
-  const button = h("button", { type: "button", class: decision, "aria-label": name,
-    on: { click: () => answer(row, decision, button) } }, icon(drawing), t(`approvals.${decision}`));
+  const text = t(`approvals.${decision}`);
+  const button = h("button", { type: "button", class: decision, "aria-label": `${text}: ${oneLine(row.tool, 60)}`,
+    on: { click: () => answer(row, decision, button) } }, icon(drawing), text);
   return button;
 }
 

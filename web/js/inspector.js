@@ -47,7 +47,12 @@ function inspect(root, runId) {
   sizes.observe(parts.picture.frame.parentElement);
   const undo = [
     listen(parts.stop, "click", () => setTimeout(watching.look, 30)),
-    store.subscribe("route", () => frame.ask()),
+    store.subscribe("route", ({ view }) => {
+      // As a view of its own it is what the page is about; beside the chat it is an aside.
+      root.setAttribute("role", view === "run" ? "main" : "complementary");
+      parts.title.setAttribute("aria-level", view === "run" ? "1" : "2");
+      frame.ask();
+    }),
     background.mount(parts.processes, (process) => process.startedByRun === runId),
     store.subscribe("processes", (all) => (parts.processesPart.hidden = !all.some((one) => one.startedByRun === runId))),
   ];
@@ -61,7 +66,9 @@ function inspect(root, runId) {
 
 function furnish(root, runId, changed) {
   root.dataset.run = runId;
+  const link = h("a", { href: `#/r/${encodeURIComponent(runId)}` }, t("inspector.title", { run: shortId(runId) }));
   const parts = {
+    title: h("h2", { class: "inspect-title", title: runId }, link),
     phase: phaseMark(),
     stop: h("span", { class: "inspect-stop" }),
     problem: h("p", { class: "problem", role: "alert", hidden: true }),
@@ -69,20 +76,18 @@ function furnish(root, runId, changed) {
     facts: h("dl", { class: "facts" }),
     receipt: h("p", { class: "receipt-line", "aria-live": "polite" }),
     leftovers: h("ul", { class: "leftovers", hidden: true }),
-    heading: h("h3", { id: "timeline-title" }),
+    heading: h("h2", { id: "timeline-title" }),
     picture: picture(changed),
     processes: h("div", {}),
   };
-  parts.processesPart = h("section", { class: "part" }, h("h3", {}, t("inspector.processes")), parts.processes);
+  parts.processesPart = h("section", { class: "part" }, h("h2", {}, t("inspector.processes")), parts.processes);
   parts.body = h("div", { class: "inspect-body", hidden: true },
     parts.message, parts.receipt, parts.leftovers, parts.facts,
     h("section", { class: "part", "aria-labelledby": "timeline-title" }, parts.heading, parts.picture.element),
     parts.processesPart);
   root.replaceChildren(
     h("header", { class: "inspect-head" },
-      h("h2", { class: "inspect-title", title: runId },
-        h("a", { href: `#/r/${encodeURIComponent(runId)}` }, t("inspector.title", { run: shortId(runId) }))),
-      parts.phase, parts.stop),
+      parts.title, parts.phase, parts.stop),
     parts.problem, parts.body);
   return parts;
 }

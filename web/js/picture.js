@@ -33,6 +33,9 @@ export function picture(changed) {
     wish.zoom = name;
     changed();
   };
+  parts.svg.addEventListener("click", ({ target }) => {
+    if (target.dataset.run) location.hash = `#/r/${encodeURIComponent(target.dataset.run)}`;
+  });
   const frame = h("div", { class: "picture" }, parts.overview, parts.before, parts.svg);
   const element = h("div", {},
     h("div", { class: "picture-tools" }, parts.zooms, parts.below, parts.every), parts.empty, frame,

@@ -1,14 +1,22 @@
-// Why something could not be done, in a sentence for people. It knows the codes of the daemon's errors and no route.
+// Why something could not be done, in words for people. It knows the codes of the daemon's errors and no route.
 
-import { oneLine, t } from "./texts.js";
+import { language, oneLine, t } from "./texts.js";
 
+const MOST = 300;
 const TOLD = new Set([
-  "network", "unauthorized", "forbidden", "missing_agent_id", "agent_not_found", "society_not_initialized", "shutting_down",
-  "store_unavailable", "run_not_found", "session_not_found", "held", "internal", "conflict",
+  "network", "unauthorized", "forbidden", "missing_agent_id", "agent_not_found", "society_not_initialized",
+  "shutting_down", "store_unavailable", "run_not_found", "session_not_found", "held", "internal", "conflict",
 ]);
 
-/** The page's own words for a Problem where it has some, else the daemon's. */
-export function reasonOf(problem) {
-  if (TOLD.has(problem.code)) return t(`reason.${problem.code}`);
-  return oneLine(problem.detail || problem.message || problem.code || "", 300) || t("reason.unknown");
+/**
+ * The reason of a Problem. The daemon says what happened to just this request, in English; who reads another language gets the
+ * page's own sentence where there is one, and so does everybody where the daemon did not say anything.
+ */
+export function reasonOf({ code, detail }) {
+  const said = oneLine(detail ?? "", MOST);
+  if (code === "network") return t("reason.network");
+  // Something between the page and the daemon has answered.
+  if (code === "error" || code === "unreadable") return t("reason.error", { detail: said });
+  if (TOLD.has(code) && (language() !== "en" || said === "")) return t(`reason.${code}`);
+  return said || t("reason.unknown");
 }

@@ -9,6 +9,7 @@ import { reasonOf } from "./reasons.js";
 import { begun, processesSeen, runEnded, standing, summary } from "./stop-progress.js";
 import * as store from "./store.js";
 import { counted, millis, oneLine, t } from "./texts.js";
+import * as toasts from "./toasts.js";
 
 const LOOK_MS = 200;
 /** Receipts that no event brought are asked for, as many at a time. */
@@ -169,28 +170,37 @@ async function readMissing(progress) {
   }
 }
 
-function finish(parts, content) {
-  parts.what.replaceChildren(...content);
+/** Where all is really over the dialog has nothing more to say than one line; what is left stays on the screen until it is read. */
+function finish(parts, { line, content }) {
+  if (content.length === 0) {
+    if (parts.dialog.open) parts.dialog.close();
+    toasts.success(line);
+    return;
+  }
+  parts.what.replaceChildren(h("p", { role: "status" }, line), ...content);
   byId("stop-all-title").textContent = t("stop-all.over");
   parts.cancel.hidden = true;
   label(parts.confirm, "done", t("stop-all.close"));
   parts.confirm.classList.remove("stop-button");
+  if (!parts.dialog.open) parts.dialog.showModal();
 }
 
 function told({ runs, slowestMs, processes, leftovers }, holdProblem) {
-  if (runs === 0 && processes === 0 && leftovers.length === 0) return [h("p", { role: "status" }, t("stop-all.nothing"))];
-  const parts = [`${runs} ${counted("stop-all.runs", runs)}`];
-  if (runs > 0) parts[0] += ` ${t("stop-all.within", { time: millis(slowestMs) })}`;
+  const parts = [];
+  if (runs > 0) parts.push(`${runs} ${counted("stop-all.runs", runs)} ${t("stop-all.within", { time: millis(slowestMs) })}`);
   if (processes > 0) parts.push(`${processes} ${counted("stop-all.processes", processes)}`);
-  if (leftovers.length === 0) parts.push(t("stop-all.no-leftovers"));
-  const content = [h("p", { role: "status" }, parts.join(" · "))];
-  if (leftovers.length > 0) {
-    const rows = leftovers.slice(0, MOST_NAMED).map(({ runId, name }) =>
-      h("li", {}, h("a", { href: `#/r/${encodeURIComponent(runId)}` }, oneLine(name, 200))));
-    const rest = leftovers.length - rows.length;
-    content.push(h("div", { class: "leftovers", role: "alert" }, icon("failed"), t("stop-all.leftovers", { n: leftovers.length }),
-      h("ul", {}, rows, rest > 0 && h("li", {}, t("stop-all.more", { n: rest })))));
-  }
+  if (parts.length === 0) parts.push(t("stop-all.nothing"));
+  else if (leftovers.length === 0) parts.push(t("stop-all.no-leftovers"));
+  const content = leftovers.length > 0 ? [leftoverList(leftovers)] : [];
   if (holdProblem) content.push(trouble(t("stop-all.hold-problem", { reason: oneLine(holdProblem, 200) })));
-  return content;
+  return { line: parts.join(" · "), content };
+}
+
+function leftoverList(leftovers) {
+  const rows = leftovers.slice(0, MOST_NAMED).map(({ runId, name }) =>
+    h("li", {}, h("a", { href: `#/r/${encodeURIComponent(runId)}` }, oneLine(name, 200))));
+  const rest = leftovers.length - rows.length;
+  return h("div", { class: "leftovers", role: "alert" },
+    h("p", {}, icon("failed"), " ", t("stop-all.leftovers", { n: leftovers.length })),
+    h("ul", {}, rows, rest > 0 && h("li", {}, t("stop-all.more", { n: rest }))));
 }

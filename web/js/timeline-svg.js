@@ -1,5 +1,5 @@
 // Draws a laid-out timeline (timeline.js) as SVG. Every text goes in as text. It knows neither the run nor the daemon.
-// Those who cannot see it have the table below it (ledger-table.js), so nothing in here takes the keyboard's focus.
+// It is one image: whoever cannot see it, and whoever uses the keyboard, has the table below it (ledger-table.js).
 
 import { standing } from "./ledger.js";
 import { endWord, GLYPHS, kindWord, labelOf, offsetWord, rowTitle } from "./ledger-words.js";
@@ -72,13 +72,13 @@ function drawRow(placed, laid) {
   const room = (laid.narrow ? laid.width : laid.plot.x) - KIND_WIDTH - indent - 12;
   const times = row.times > 1 ? ` ×${row.times}` : "";
   const name = fitting(labelOf(row).replace(/\s+/g, " "), room - textWidth(times)) + times;
-  const label = s("text", { class: "label", x: KIND_WIDTH + indent, y: textY }, name.trim());
+  const label = { class: row.runId ? "label link" : "label", "data-run": row.runId, x: KIND_WIDTH + indent, y: textY };
   return s("g", { class: "row" },
     s("title", {}, rowTitle(row)),
     s("rect", { class: "row-ground", x: 0, y, width: laid.width, height }),
     row.depth > 0 ? s("path", { class: "branch", d: `M${indent - 8} ${y}V${textY - 4}h6` }) : [],
     s("text", { class: "kind", x: indent, y: textY }, kindWord(row.kind)),
-    row.runId ? s("a", { href: `#/r/${encodeURIComponent(row.runId)}`, tabindex: "-1" }, label) : label,
+    s("text", label, name.trim()),
     drawBar(placed));
 }
 
