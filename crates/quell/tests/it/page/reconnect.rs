@@ -30,7 +30,7 @@ async fn a_page_outlives_its_daemon() {
     assert_eq!(browser.value("document.querySelector('#message').value").await, "half a thou");
     // A stop that cannot be sent is not silent.
     browser.click("#send").await;
-    browser.until("document.querySelector('#toasts .toast.error')?.textContent.trim()").await;
+    browser.reads("#settling", "Could not stop").await;
 
     let (home, address) = (scene.daemon.home().clone(), scene.daemon.address().to_owned());
     scene.daemon = home.start_on(exe(), &address).await;
@@ -76,7 +76,7 @@ async fn a_stream_goes_on_where_it_was() {
     scene.model.open_gate("two");
     relay.mend();
     browser.shown("[data-fact=connection][data-state=live]").await;
-    browser.reads("article.turn[data-role=assistant]", "one two ").await;
+    browser.reads("article.turn[data-role=assistant]", "one two").await;
     scene.mode("stop").await;
     scene.model.open_gate("three");
     scene.mode("send").await;
