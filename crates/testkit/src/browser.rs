@@ -25,6 +25,9 @@ pub use thirtyfour::Key;
 /// How long a condition on the page may take on a busy machine. It decides only how late a failing test fails.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// How long a script may take that measures something. A stuck one is ended with its test.
+const LONGEST_SCRIPT: Duration = Duration::from_secs(110);
+
 /// What a page is shown on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Screen {
@@ -88,6 +91,9 @@ impl Browser {
         let browser = Self { driver: Some(driver), process };
         browser.cdp("Page.addScriptToEvaluateOnNewDocument", json!({"source": book::WATCH})).await;
         browser.screen(screen).await;
+        if let Err(error) = browser.driver().set_script_timeout(LONGEST_SCRIPT).await {
+            panic!("no time for scripts: {error}");
+        }
         browser
     }
 

@@ -44,17 +44,16 @@ impl Album {
         browser.until("document.documentElement.dataset.theme === 'light'").await;
     }
 
-    /// Nothing is wider than the screen, and what is touched is large enough for a finger.
+    /// Nothing is cut off at the right, nothing of the header lies above another part of it, and what is touched is large
+    /// enough for a finger.
     async fn fits(&mut self, scene: &Scene, name: &str) {
-        let wide = scene.browser.value("[document.documentElement.scrollWidth, innerWidth]").await;
-        if wide[0].as_f64() > wide[1].as_f64() {
-            self.found.push(format!("{name}: the page is {} wide on a screen of {}", wide[0], wide[1]));
-        }
+        let mut checks = vec![("wider than its place", TOO_WIDE), ("in each other's place", OVERLAPPING)];
         if name.ends_with("-phone") {
-            let small = scene.browser.value(TOO_SMALL).await;
-            for target in small.as_array().unwrap() {
-                self.found.push(format!("{name}: too small for a finger: {target}"));
-            }
+            checks.push(("too small for a finger", TOO_SMALL));
+        }
+        for (what, check) in checks {
+            let found = scene.browser.value(check).await;
+            self.found.extend(found.as_array().unwrap().iter().map(|found| format!("{name}: {what}: {found}")));
         }
     }
 
@@ -63,6 +62,23 @@ impl Album {
         assert!(self.found.is_empty(), "{} findings:\n{}", self.found.len(), self.found.join("\n"));
     }
 }
+
+/// Parts of the page whose content is wider than they are.
+const TOO_WIDE: &str =
+    "['html', '#header', '#rail', '#turns', '#composer', '#inspector', 'main > .view', '#stop-all-dialog']
+    .flatMap((css) => [...document.querySelectorAll(css)].map((e) => [css, e]))
+    .filter(([, e]) => e.checkVisibility() && e.scrollWidth > e.clientWidth + 1)
+    .map(([css, e]) => `${css}: ${e.scrollWidth} in ${e.clientWidth}`)";
+
+/// Pairs of the header's parts that cover each other.
+const OVERLAPPING: &str = "(() => {
+  const parts = [...document.querySelectorAll('#header a, #header button, #header select, #header [data-fact]')]
+    .filter((e) => e.checkVisibility({ visibilityProperty: true })).map((e) => [e, e.getBoundingClientRect()]);
+  const name = (e) => e.id || e.dataset.fact || e.className;
+  return parts.flatMap(([a, r], at) => parts.slice(at + 1)
+    .filter(([b, s]) => !a.contains(b) && r.left < s.right - 1 && s.left < r.right - 1 && r.top < s.bottom - 1 && s.top < r.bottom - 1)
+    .map(([b]) => `${name(a)} and ${name(b)}`));
+})()";
 
 /// Controls that are shown and have less than 44 by 44 pixels. A link within text is text.
 const TOO_SMALL: &str =
