@@ -138,10 +138,15 @@ const TAKERS = {
 
 /** What had streamed when the end came is not an answer: no call closed the message. */
 function cut(run) {
-  const last = run.steps[run.steps.length - 1];
+  const last = lastWords(run);
   if (last && last.text !== "" && last.calls.length === 0 && last.partial === null) {
     last.partial = "not-seen";
   }
+}
+
+/** The last step of which anything came. */
+function lastWords(run) {
+  return run.steps.findLast((one) => one.text !== "" || one.calls.length > 0);
 }
 
 function step(run, number) {
@@ -203,7 +208,8 @@ function snapshot(run, event, gap) {
 /** The history knows better than a listener what a run left: what the model sees of it, and what a slow line lost. */
 export function adopt(run, told) {
   run.told = told.told;
-  if (run.missed) {
+  // What we heard and nobody wrote down, because the daemon died, is all there is of it.
+  if (run.missed && said(told) >= said(run)) {
     run.steps = told.steps;
     run.calls = told.calls;
     run.missed = false;
@@ -212,12 +218,16 @@ export function adopt(run, told) {
   run.steps.forEach((step, index) => {
     step.steered = step.steered.length > 0 ? step.steered : told.steps[index]?.steered ?? [];
   });
-  const last = run.steps[run.steps.length - 1];
-  const lastTold = told.steps[told.steps.length - 1];
+  const last = lastWords(run);
+  const lastTold = lastWords(told);
   // Text that was cut off and is in the history like any other is one that the model sees, marked as interrupted.
   if (last?.partial && lastTold) {
     last.partial = lastTold.partial ?? "kept";
   }
+}
+
+function said(run) {
+  return run.steps.reduce((sum, one) => sum + one.text.length, 0);
 }
 
 export function fromHistory(messages) {

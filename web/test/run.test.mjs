@@ -126,6 +126,11 @@ test("the history corrects what was listened to", () => {
   const lost = listen(newRun("a"), [{ type: "run.snapshot", text: "z", thinking: "", calls: [] }, ...end(aborted)], 50);
   adopt(lost, fromHistory(itemsOf(history)[0].messages));
   assert.deepEqual(lost.steps.map((step) => step.text), ["look", "half"]);
+  const heard = listen(newRun("a"), [...started, { type: "text.delta", text: "nobody wrote this down" }]);
+  listen(heard, [{ type: "run.snapshot", text: "", thinking: "", calls: [] }, ...end(aborted)], 50);
+  adopt(heard, fromHistory([{ runId: "a", role: "user", text: "q", at: "1", verdict: aborted }]));
+  assert.equal(heard.steps[0].text, "nobody wrote this down");
+  assert.equal(heard.steps[0].partial, "not-seen");
 });
 
 test("pages of history and what runs now come in one order", () => {
