@@ -1,5 +1,6 @@
-// The tree of agents in the rail: what each does, and the button that stops its model call. The button is in the document if and
-// only if the agent waits for the model. It takes agents from the store and does not know what runs do.
+// The tree of agents in the rail: what each does, and the button that stops its model call. The button is in
+// the document if and only if the agent waits for the model. It takes agents from the store and does not know
+// what runs do.
 
 import * as api from "./api.js";
 import { treeOf } from "./agent-tree.js";
@@ -23,7 +24,9 @@ export function mount(root) {
     location.hash = "#/agents";
   };
   const toggle = (id) => {
-    if (!closed.delete(id)) closed.add(id);
+    if (!closed.delete(id)) {
+      closed.add(id);
+    }
     frame.ask();
   };
   const undo = [
@@ -33,7 +36,9 @@ export function mount(root) {
     listen(root, "keydown", (event) => pressed(event, root, { open, toggle })),
     listen(root, "focusin", (event) => {
       focused = event.target.closest("[data-agent]")?.dataset.agent ?? focused;
-      for (const row of root.children) row.tabIndex = row.dataset.agent === focused ? 0 : -1;
+      for (const row of root.children) {
+        row.tabIndex = row.dataset.agent === focused ? 0 : -1;
+      }
     }),
   ];
   return () => {
@@ -47,21 +52,34 @@ function draw(root, focused) {
   const rows = treeOf(store.get("agents"), closed);
   const stop = rows.some((row) => row.agent.id === focused) ? focused : rows[0]?.agent.id;
   const selected = store.get("agent");
-  keyed(root, rows, (row) => row.agent.id, makeRow, (element, row) => {
-    updateRow(element, row);
-    const tabIndex = row.agent.id === stop ? 0 : -1;
-    if (element.tabIndex !== tabIndex || !element.hasAttribute("tabindex")) element.tabIndex = tabIndex;
-    const isSelected = String(row.agent.id === selected);
-    if (element.getAttribute("aria-selected") !== isSelected) element.setAttribute("aria-selected", isSelected);
-  });
+  keyed(
+    root,
+    rows,
+    (row) => row.agent.id,
+    makeRow,
+    (element, row) => {
+      updateRow(element, row);
+      const tabIndex = row.agent.id === stop ? 0 : -1;
+      if (element.tabIndex !== tabIndex || !element.hasAttribute("tabindex")) {
+        element.tabIndex = tabIndex;
+      }
+      const isSelected = String(row.agent.id === selected);
+      if (element.getAttribute("aria-selected") !== isSelected) {
+        element.setAttribute("aria-selected", isSelected);
+      }
+    },
+  );
 }
 
 function makeRow({ agent }) {
-  return h("div", { class: "agent-row", role: "treeitem", data: { agent: agent.id } },
+  return h(
+    "div",
+    { class: "agent-row", role: "treeitem", data: { agent: agent.id } },
     h("span", { class: "twisty", "aria-hidden": "true" }),
     h("span", { class: "agent-name" }),
     h("span", { class: "agent-role" }),
-    h("span", { class: "agent-status" }));
+    h("span", { class: "agent-status" }),
+  );
 }
 
 function updateRow(element, { agent, depth, place, siblings, children, closed: isClosed }) {
@@ -70,11 +88,18 @@ function updateRow(element, { agent, depth, place, siblings, children, closed: i
   if (element.dataset.shape !== shape) {
     element.dataset.shape = shape;
     element.style.setProperty("--depth", String(depth));
-    for (const [key, value] of [["aria-level", depth + 1], ["aria-posinset", place], ["aria-setsize", siblings]]) {
+    for (const [key, value] of [
+      ["aria-level", depth + 1],
+      ["aria-posinset", place],
+      ["aria-setsize", siblings],
+    ]) {
       element.setAttribute(key, String(value));
     }
-    if (children > 0) element.setAttribute("aria-expanded", String(!isClosed));
-    else element.removeAttribute("aria-expanded");
+    if (children > 0) {
+      element.setAttribute("aria-expanded", String(!isClosed));
+    } else {
+      element.removeAttribute("aria-expanded");
+    }
     setText(twisty, children === 0 ? "" : isClosed ? "▸" : "▾");
     setText(name, oneLine(agent.id, 80));
     setText(role, oneLine(agent.role ?? "", 40));
@@ -85,11 +110,15 @@ function updateRow(element, { agent, depth, place, siblings, children, closed: i
 
 /** Row B8: nothing, hourglass with button, gear, or what a stop looks like while it settles. */
 function updateStatus(element, status, agent) {
-  if (status.dataset.status === agent.computeStatus) return;
+  if (status.dataset.status === agent.computeStatus) {
+    return;
+  }
   status.dataset.status = agent.computeStatus;
   const hadFocus = status.contains(document.activeElement);
   status.replaceChildren(...statusOf(agent));
-  if (hadFocus) element.focus();
+  if (hadFocus) {
+    element.focus();
+  }
 }
 
 function statusOf(agent) {
@@ -119,21 +148,32 @@ function abortButton(agent) {
 
 function clicked(event, { open, toggle }) {
   const row = event.target.closest("[data-agent]");
-  if (!row) return;
+  if (!row) {
+    return;
+  }
   const button = event.target.closest(".abort-btn");
-  if (button) abort(row.dataset.agent, button);
-  else if (event.target.closest(".twisty") && row.hasAttribute("aria-expanded")) toggle(row.dataset.agent);
-  else open(row.dataset.agent);
+  if (button) {
+    abort(row.dataset.agent, button);
+  } else if (event.target.closest(".twisty") && row.hasAttribute("aria-expanded")) {
+    toggle(row.dataset.agent);
+  } else {
+    open(row.dataset.agent);
+  }
 }
 
 /** Stops the agent's model call, and says what became of it. */
 async function abort(id, button) {
-  if (button.getAttribute("aria-busy") === "true") return;
+  if (button.getAttribute("aria-busy") === "true") {
+    return;
+  }
   button.setAttribute("aria-busy", "true");
   try {
     const answer = await api.stop(`/api/agent/${encodeURIComponent(id)}/abort`);
-    if (answer.aborted) toasts.success(t("agents.abort.done"));
-    else toasts.info(t("agents.abort.nothing"));
+    if (answer.aborted) {
+      toasts.success(t("agents.abort.done"));
+    } else {
+      toasts.info(t("agents.abort.nothing"));
+    }
   } catch (problem) {
     const told = t("agents.abort.failed", { reason: reasonOf(problem) });
     console.error(told, problem);
@@ -146,7 +186,9 @@ async function abort(id, button) {
 /** The keys of a tree. The button in a row is reached by Tab and has its own. */
 function pressed(event, root, { open, toggle }) {
   const row = event.target;
-  if (!row.matches("[data-agent]") || event.altKey || event.ctrlKey || event.metaKey) return;
+  if (!row.matches("[data-agent]") || event.altKey || event.ctrlKey || event.metaKey) {
+    return;
+  }
   const rows = [...root.children];
   const at = rows.indexOf(row);
   const level = (element) => Number(element.getAttribute("aria-level"));
@@ -156,15 +198,24 @@ function pressed(event, root, { open, toggle }) {
     ArrowUp: () => rows[at - 1]?.focus(),
     Home: () => rows[0].focus(),
     End: () => rows.at(-1).focus(),
-    ArrowRight: () => (expanded === "false" ? toggle(row.dataset.agent) : expanded === "true" && rows[at + 1]?.focus()),
+    ArrowRight: () =>
+      expanded === "false" ? toggle(row.dataset.agent) : expanded === "true" && rows[at + 1]?.focus(),
     ArrowLeft: () => {
-      if (expanded === "true") toggle(row.dataset.agent);
-      else rows.slice(0, at).findLast((other) => level(other) < level(row))?.focus();
+      if (expanded === "true") {
+        toggle(row.dataset.agent);
+      } else {
+        rows
+          .slice(0, at)
+          .findLast((other) => level(other) < level(row))
+          ?.focus();
+      }
     },
     Enter: () => open(row.dataset.agent),
     " ": () => open(row.dataset.agent),
   };
-  if (!moves[event.key]) return;
+  if (!moves[event.key]) {
+    return;
+  }
   event.preventDefault();
   moves[event.key]();
 }

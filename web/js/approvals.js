@@ -1,5 +1,6 @@
-// The inbox of calls that wait for a person: what each wants to do, whole, and the two answers. Nothing that a model wrote can hide
-// a part of itself here. It takes approvals from the store and does not know what the tools do.
+// The inbox of calls that wait for a person: what each wants to do, whole, and the two answers. Nothing that
+// a model wrote can hide a part of itself here. It takes approvals from the store and does not know what the
+// tools do.
 
 import * as api from "./api.js";
 import { h, icon, keyed, setText } from "./dom.js";
@@ -29,15 +30,27 @@ export function mount(root, { only = () => true, empty = null } = {}) {
 
 /** What the inbox says while nobody waits. */
 export function emptyInbox() {
-  return h("div", { class: "empty" }, h("p", {}, t("approvals.none")), h("p", {}, t("approvals.next")),
-    h("code", {}, "[agents.main.approvals]\nshell = \"ask\""));
+  return h(
+    "div",
+    { class: "empty" },
+    h("p", {}, t("approvals.none")),
+    h("p", {}, t("approvals.next")),
+    h("code", {}, '[agents.main.approvals]\nshell = "ask"'),
+  );
 }
 
 function draw(root, approvals, empty) {
-  const focused = root.contains(document.activeElement) ? document.activeElement.closest("[data-approval]") : null;
+  const focused = root.contains(document.activeElement)
+    ? document.activeElement.closest("[data-approval]")
+    : null;
   const place = focused ? [...root.children].indexOf(focused) : -1;
   const rows = approvals.length === 0 && empty ? [null] : approvals;
-  keyed(root, rows, (row) => row?.id ?? "empty", (row) => (row ? make(row) : empty()));
+  keyed(
+    root,
+    rows,
+    (row) => row?.id ?? "empty",
+    (row) => (row ? make(row) : empty()),
+  );
   countDown(root);
   // Whoever answers with the keyboard goes on with the next one.
   if (focused && !focused.isConnected) {
@@ -47,39 +60,90 @@ function draw(root, approvals, empty) {
 }
 
 function make(row) {
-  const title = h("h2", { id: `approval-${row.id}` }, t("approvals.wants", { agent: oneLine(row.agent, 60) }), " ",
-    h("code", {}, inFull(row.tool)));
-  const card = h("article", { class: "approval", data: { approval: row.id, expires: row.expiresAt }, "aria-labelledby": title.id },
+  const title = h(
+    "h2",
+    { id: `approval-${row.id}` },
+    t("approvals.wants", { agent: oneLine(row.agent, 60) }),
+    " ",
+    h("code", {}, inFull(row.tool)),
+  );
+  const card = h(
+    "article",
+    { class: "approval", data: { approval: row.id, expires: row.expiresAt }, "aria-labelledby": title.id },
     title,
-    h("pre", { class: "approval-call", tabindex: "0", "aria-label": t("approvals.arguments") }, callInFull(row.arguments).join("\n")),
-    h("p", { class: "approval-facts" },
-      h("a", { class: "quiet-link", href: `#/s/${encodeURIComponent(row.sessionKey)}` }, oneLine(row.sessionKey, 60)), " · ",
-      h("a", { class: "quiet-link", href: `#/r/${encodeURIComponent(row.runId)}` }, t("processes.by-run", { run: shortId(row.runId) })), " · ",
-      t("approvals.asked"), " ", timeElement(row.requestedAt), " · ", h("span", { class: "countdown" })),
-    h("div", { class: "approval-answers" },
-      answerButton(row, "allow", "done"), answerButton(row, "deny", "close")));
+    h(
+      "pre",
+      { class: "approval-call", tabindex: "0", "aria-label": t("approvals.arguments") },
+      callInFull(row.arguments).join("\n"),
+    ),
+    h(
+      "p",
+      { class: "approval-facts" },
+      h(
+        "a",
+        { class: "quiet-link", href: `#/s/${encodeURIComponent(row.sessionKey)}` },
+        oneLine(row.sessionKey, 60),
+      ),
+      " · ",
+      h(
+        "a",
+        { class: "quiet-link", href: `#/r/${encodeURIComponent(row.runId)}` },
+        t("processes.by-run", { run: shortId(row.runId) }),
+      ),
+      " · ",
+      t("approvals.asked"),
+      " ",
+      timeElement(row.requestedAt),
+      " · ",
+      h("span", { class: "countdown" }),
+    ),
+    h(
+      "div",
+      { class: "approval-answers" },
+      answerButton(row, "allow", "done"),
+      answerButton(row, "deny", "close"),
+    ),
+  );
   return card;
 }
 
 function answerButton(row, decision, drawing) {
   const text = t(`approvals.${decision}`);
-  const button = h("button", { type: "button", class: decision, "aria-label": `${text}: ${oneLine(row.tool, 60)}`,
-    on: { click: () => answer(row, decision, button) } }, icon(drawing), text);
+  const button = h(
+    "button",
+    {
+      type: "button",
+      class: decision,
+      "aria-label": `${text}: ${oneLine(row.tool, 60)}`,
+      on: { click: () => answer(row, decision, button) },
+    },
+    icon(drawing),
+    text,
+  );
   return button;
 }
 
 async function answer(row, decision, button) {
   const card = button.closest("[data-approval]");
-  if (card.getAttribute("aria-busy") === "true") return;
+  if (card.getAttribute("aria-busy") === "true") {
+    return;
+  }
   card.setAttribute("aria-busy", "true");
   try {
     await api.post(`/api/approvals/${encodeURIComponent(row.id)}`, { decision });
-    store.put("approvals", store.get("approvals").filter((other) => other.id !== row.id));
+    store.put(
+      "approvals",
+      store.get("approvals").filter((other) => other.id !== row.id),
+    );
     toasts.info(t(`approvals.${decision}.done`, { tool: oneLine(row.tool, 60) }));
   } catch (problem) {
-    // Somebody else, a stop or the time was first: that is no fault of the page, and the call did what the first word said.
-    if (problem.status === 409) toasts.info(t("approvals.late", { reason: oneLine(problem.detail, 200) }));
-    else toasts.error(t("approvals.failed", { reason: reasonOf(problem) }));
+    // Somebody else, a stop or the time was first: that is no fault of the page, and the call did what the
+    // first word said.
+    if (problem.status === 409) {
+      toasts.info(t("approvals.late", { reason: oneLine(problem.detail, 200) }));
+    } else {
+      toasts.error(t("approvals.failed", { reason: reasonOf(problem) }));
+    }
   } finally {
     card.removeAttribute("aria-busy");
     store.refresh("approvals", "runs");
@@ -92,6 +156,11 @@ function countDown(root) {
     const left = Date.parse(card.dataset.expires) - now;
     const element = card.querySelector(".countdown");
     element.classList.toggle("soon", left < SOON_MS);
-    setText(element, left > 0 ? t("approvals.left", { time: millis(Math.ceil(left / 1000) * 1000) }) : t("approvals.expired"));
+    setText(
+      element,
+      left > 0
+        ? t("approvals.left", { time: millis(Math.ceil(left / 1000) * 1000) })
+        : t("approvals.expired"),
+    );
   }
 }

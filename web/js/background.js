@@ -1,5 +1,5 @@
-// Commands that go on in the background: which there are, what they print, and the button that ends one. It knows processes and
-// takes them from the store; what one has printed it reads itself, while somebody looks.
+// Commands that go on in the background: which there are, what they print, and the button that ends one. It
+// knows processes and takes them from the store; what one has printed it reads itself, while somebody looks.
 
 import * as api from "./api.js";
 import { h, icon, keyed, setText } from "./dom.js";
@@ -22,31 +22,66 @@ export function mount(root, only = () => true) {
   return () => {
     forget();
     frame.cancel();
-    for (const item of root.querySelectorAll("details[open]")) item.open = false;
+    for (const item of root.querySelectorAll("details[open]")) {
+      item.open = false;
+    }
     root.replaceChildren();
   };
 }
 
 function draw(root, processes) {
   if (root.children.length !== 2) {
-    root.replaceChildren(h("ul", { class: "processes" }), h("div", { class: "empty" }, h("p", {}, t("processes.none")), h("p", {}, t("processes.next"))));
+    root.replaceChildren(
+      h("ul", { class: "processes" }),
+      h("div", { class: "empty" }, h("p", {}, t("processes.none")), h("p", {}, t("processes.next"))),
+    );
   }
   const [list, empty] = root.children;
-  const inOrder = [...processes].sort((a, b) => Number(isAlive(b)) - Number(isAlive(a)) || (a.startedAt < b.startedAt ? 1 : -1));
+  const inOrder = [...processes].sort(
+    (a, b) => Number(isAlive(b)) - Number(isAlive(a)) || (a.startedAt < b.startedAt ? 1 : -1),
+  );
   empty.hidden = processes.length > 0;
   keyed(list, inOrder, (process) => process.id, make, update);
 }
 
 function make(process) {
   const output = h("pre", { class: "process-output", tabindex: "0", "aria-label": t("processes.output") });
-  const viewer = h("details", {}, h("summary", {}, h("span", { class: "command" }, oneLine(process.command, 300))), output);
+  const viewer = h(
+    "details",
+    {},
+    h("summary", {}, h("span", { class: "command" }, oneLine(process.command, 300))),
+    output,
+  );
   viewer.addEventListener("toggle", () => viewer.open && read(process, viewer, output));
-  return h("li", { class: "process", data: { process: process.id } },
-    h("div", { class: "process-head" }, h("span", { class: "phase" }), viewer, h("span", { class: "process-end" })),
-    h("p", { class: "process-facts" }, h("span"), " · ",
-      h("a", { class: "quiet-link", href: `#/r/${encodeURIComponent(process.startedByRun)}` }, t("processes.by-run", { run: shortId(process.startedByRun) })), " · ",
-      h("a", { class: "quiet-link", href: `#/s/${encodeURIComponent(process.sessionKey)}` }, oneLine(process.sessionKey, 60))),
-    h("ul", { class: "leftovers" }));
+  return h(
+    "li",
+    { class: "process", data: { process: process.id } },
+    h(
+      "div",
+      { class: "process-head" },
+      h("span", { class: "phase" }),
+      viewer,
+      h("span", { class: "process-end" }),
+    ),
+    h(
+      "p",
+      { class: "process-facts" },
+      h("span"),
+      " · ",
+      h(
+        "a",
+        { class: "quiet-link", href: `#/r/${encodeURIComponent(process.startedByRun)}` },
+        t("processes.by-run", { run: shortId(process.startedByRun) }),
+      ),
+      " · ",
+      h(
+        "a",
+        { class: "quiet-link", href: `#/s/${encodeURIComponent(process.sessionKey)}` },
+        oneLine(process.sessionKey, 60),
+      ),
+    ),
+    h("ul", { class: "leftovers" }),
+  );
 }
 
 function update(item, process) {
@@ -56,44 +91,81 @@ function update(item, process) {
   const state = isAlive(process) ? "running" : endOf(process);
   if (phase.dataset.phase !== state) {
     phase.dataset.phase = state;
-    phase.replaceChildren(icon(isAlive(process) ? "gear" : process.exitCode === 0 ? "done" : process.how === "exited" || process.how === "failed" ? "failed" : "stop"),
-      h("span", {}, isAlive(process) ? t("processes.running") : state));
-    end.replaceChildren(...(isAlive(process) ? [endButton(process, "end"), endButton(process, "force")] : []));
+    phase.replaceChildren(
+      icon(
+        isAlive(process)
+          ? "gear"
+          : process.exitCode === 0
+            ? "done"
+            : process.how === "exited" || process.how === "failed"
+              ? "failed"
+              : "stop",
+      ),
+      h("span", {}, isAlive(process) ? t("processes.running") : state),
+    );
+    end.replaceChildren(
+      ...(isAlive(process) ? [endButton(process, "end"), endButton(process, "force")] : []),
+    );
   }
   viewer.title = process.command;
   setText(facts.firstElementChild, factsOf(process));
   facts.title = exactTime(process.startedAt);
   leftovers.hidden = !process.leftovers?.length;
-  keyed(leftovers, process.leftovers ?? [], (name) => name, (name) => h("li", {}, icon("failed"), oneLine(name, 200)));
+  keyed(
+    leftovers,
+    process.leftovers ?? [],
+    (name) => name,
+    (name) => h("li", {}, icon("failed"), oneLine(name, 200)),
+  );
 }
 
 function endOf({ how, exitCode, signal }) {
-  if (how !== "exited") return how ?? t("processes.ended");
+  if (how !== "exited") {
+    return how ?? t("processes.ended");
+  }
   return exitCode !== undefined ? `exited ${exitCode}` : `signal ${signal}`;
 }
 
 function factsOf(process) {
   const parts = [t("processes.age", { age: age(process.startedAt) ?? "" }), size(process.outputBytes)];
-  if (process.pid) parts.unshift(`pid ${process.pid}`);
-  if (process.swept > 0) parts.push(t("processes.swept", { count: process.swept }));
+  if (process.pid) {
+    parts.unshift(`pid ${process.pid}`);
+  }
+  if (process.swept > 0) {
+    parts.push(t("processes.swept", { count: process.swept }));
+  }
   return parts.join(" · ");
 }
 
 function endButton(process, kind) {
   const name = t(`processes.${kind}.of`, { command: oneLine(process.command, 60) });
-  const button = h("button", { type: "button", class: `stop-button small ${kind}-process`, title: name, "aria-label": name,
-    on: { click: () => end(process, kind, button) } }, icon(kind === "force" ? "force" : "stop"), t(`processes.${kind}`));
+  const button = h(
+    "button",
+    {
+      type: "button",
+      class: `stop-button small ${kind}-process`,
+      title: name,
+      "aria-label": name,
+      on: { click: () => end(process, kind, button) },
+    },
+    icon(kind === "force" ? "force" : "stop"),
+    t(`processes.${kind}`),
+  );
   button.hidden = kind === "force";
   return button;
 }
 
-/** The answer comes when the process is dead. What takes longer than a moment can be forced in the meantime. */
+/**
+ * The answer comes when the process is dead. What takes longer than a moment can be forced in the meantime.
+ */
 async function end(process, kind, button) {
   button.setAttribute("aria-busy", "true");
   const force = button.parentElement.querySelector(".force-process");
   const offer = setTimeout(() => (force.hidden = false), 300);
   try {
-    await api.del(`${api.session(process.sessionKey)}/processes/${encodeURIComponent(process.id)}${kind === "force" ? "?force=1" : ""}`);
+    await api.del(
+      `${api.session(process.sessionKey)}/processes/${encodeURIComponent(process.id)}${kind === "force" ? "?force=1" : ""}`,
+    );
   } catch (problem) {
     const told = t("processes.end-failed", { reason: reasonOf(problem) });
     console.error(told, problem);
@@ -116,7 +188,9 @@ async function read(process, viewer, output) {
       next = part.next;
       append(output, part);
       if (!isAlive(part) && part.output === "") {
-        if (output.textContent === "") setText(output, t("processes.silent"));
+        if (output.textContent === "") {
+          setText(output, t("processes.silent"));
+        }
         return;
       }
     }
@@ -128,7 +202,9 @@ async function get(path) {
   try {
     return await api.get(path);
   } catch (problem) {
-    if (problem instanceof api.Problem) return null;
+    if (problem instanceof api.Problem) {
+      return null;
+    }
     throw problem;
   }
 }
@@ -136,6 +212,10 @@ async function get(path) {
 function append(output, { output: text, missing }) {
   const atEnd = output.scrollTop + output.clientHeight >= output.scrollHeight - 8;
   const gap = missing > 0 ? `${t("processes.missing", { size: size(missing) })}\n` : "";
-  if (gap || text) setText(output, (output.textContent + gap + text).slice(-MOST_OUTPUT));
-  if (atEnd) output.scrollTop = output.scrollHeight;
+  if (gap || text) {
+    setText(output, (output.textContent + gap + text).slice(-MOST_OUTPUT));
+  }
+  if (atEnd) {
+    output.scrollTop = output.scrollHeight;
+  }
 }

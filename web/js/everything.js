@@ -1,5 +1,6 @@
-// Everything at once: runs that are not over, what goes on in the background, sessions that are live, and the newest ends. It takes
-// all of it from the store; rows keep their elements, so that a thousand of them cost only what has changed.
+// Everything at once: runs that are not over, what goes on in the background, sessions that are live, and the
+// newest ends. It takes all of it from the store; rows keep their elements, so that a thousand of them cost
+// only what has changed.
 
 import * as background from "./background.js";
 import { h, icon, keyed, setText } from "./dom.js";
@@ -19,9 +20,14 @@ export function mount(root) {
   const parts = furnish(root);
   // While another view is shown this one does no work; it is drawn when somebody comes back.
   const frame = framed(() => {
-    if (store.get("route").view !== "runs") return;
+    if (store.get("route").view !== "runs") {
+      return;
+    }
     drawRuns(parts.runs, runRows(store.get("runs")));
-    drawSessions(parts.sessions, store.get("sessions").items.filter((session) => session.state !== "expired"));
+    drawSessions(
+      parts.sessions,
+      store.get("sessions").items.filter((session) => session.state !== "expired"),
+    );
     drawEnded(parts.ended, store.get("ended"));
     const hold = store.get("hold");
     parts.hold.hidden = !hold.held;
@@ -41,25 +47,81 @@ export function mount(root) {
 }
 
 function furnish(root) {
-  const runs = section("everything.runs", "runs", ["doing", "message", "agent", "session", "age", "tokens", "processes", "stop"]);
-  const sessions = section("everything.sessions", "live-sessions", ["doing", "session", "agent", "runs", "used"]);
-  const ended = section("everything.ended", "ended", ["how", "message", "agent", "session", "when", "receipt"]);
-  const processes = h("section", { class: "part", "aria-labelledby": "processes-title" },
-    h("h2", { id: "processes-title" }, t("everything.processes")), h("div", { id: "processes" }));
+  const runs = section("everything.runs", "runs", [
+    "doing",
+    "message",
+    "agent",
+    "session",
+    "age",
+    "tokens",
+    "processes",
+    "stop",
+  ]);
+  const sessions = section("everything.sessions", "live-sessions", [
+    "doing",
+    "session",
+    "agent",
+    "runs",
+    "used",
+  ]);
+  const ended = section("everything.ended", "ended", [
+    "how",
+    "message",
+    "agent",
+    "session",
+    "when",
+    "receipt",
+  ]);
+  const processes = h(
+    "section",
+    { class: "part", "aria-labelledby": "processes-title" },
+    h("h2", { id: "processes-title" }, t("everything.processes")),
+    h("div", { id: "processes" }),
+  );
   const hold = h("p", { class: "hold-facts", hidden: true });
-  root.replaceChildren(h("h1", { class: "unseen" }, t("everything.title")), hold, runs, processes, sessions, ended);
+  root.replaceChildren(
+    h("h1", { class: "unseen" }, t("everything.title")),
+    hold,
+    runs,
+    processes,
+    sessions,
+    ended,
+  );
   return { hold, runs, sessions, ended, processes: processes.lastElementChild };
 }
 
 /** A heading, a table, and what is said while it is empty. */
 function section(key, id, columns) {
-  return h("section", { class: "part", "aria-labelledby": `${id}-title` },
+  return h(
+    "section",
+    { class: "part", "aria-labelledby": `${id}-title` },
     h("h2", { id: `${id}-title` }, t(key), " ", h("span", { class: "number" })),
-    h("div", { class: "table-frame" },
-      h("table", { id, class: "rows", "aria-labelledby": `${id}-title` },
-        h("thead", {}, h("tr", {}, columns.map((column) => h("th", { scope: "col", class: `c-${column}` }, t(`column.${column}`))))),
-        h("tbody"))),
-    h("div", { class: "empty", hidden: true }, h("p", {}, t(`${key}.none`)), h("p", {}, t(`${key}.next`)), command(key)));
+    h(
+      "div",
+      { class: "table-frame" },
+      h(
+        "table",
+        { id, class: "rows", "aria-labelledby": `${id}-title` },
+        h(
+          "thead",
+          {},
+          h(
+            "tr",
+            {},
+            columns.map((column) => h("th", { scope: "col", class: `c-${column}` }, t(`column.${column}`))),
+          ),
+        ),
+        h("tbody"),
+      ),
+    ),
+    h(
+      "div",
+      { class: "empty", hidden: true },
+      h("p", {}, t(`${key}.none`)),
+      h("p", {}, t(`${key}.next`)),
+      command(key),
+    ),
+  );
 }
 
 function command(key) {
@@ -84,13 +146,23 @@ function cells(names) {
 }
 
 function makeRun({ run }) {
-  const row = h("tr", { data: { run: run.runId } }, cells(["doing", "message", "agent", "session", "age", "tokens", "processes", "stop"]));
+  const row = h(
+    "tr",
+    { data: { run: run.runId } },
+    cells(["doing", "message", "agent", "session", "age", "tokens", "processes", "stop"]),
+  );
   const [doing, message, agent, session, lived, , , stop] = row.children;
   doing.append(phaseMark());
   message.append(runLink(run));
   agent.append(oneLine(run.agent, 60));
   session.append(sessionLink(run.sessionKey));
-  lived.append(h("time", { class: "age", datetime: run.startedAt ?? run.acceptedAt, title: exactTime(run.acceptedAt) }, age(run.acceptedAt)));
+  lived.append(
+    h(
+      "time",
+      { class: "age", datetime: run.startedAt ?? run.acceptedAt, title: exactTime(run.acceptedAt) },
+      age(run.acceptedAt),
+    ),
+  );
   stop.append(h("span"));
   return row;
 }
@@ -99,8 +171,12 @@ function makeRun({ run }) {
 const shown = new WeakMap();
 
 function updateRun(row, { run, depth }) {
-  const shows = [run.state, phaseOf(run), run.startedAt, run.processes, depth, tokensOf(run.usage)].join("\n");
-  if (shown.get(row) === shows) return;
+  const shows = [run.state, phaseOf(run), run.startedAt, run.processes, depth, tokensOf(run.usage)].join(
+    "\n",
+  );
+  if (shown.get(row) === shows) {
+    return;
+  }
   shown.set(row, shows);
   const [doing, message, , , lived, tokens, processes, stop] = row.children;
   row.dataset.state = run.state;
@@ -115,8 +191,12 @@ function updateRun(row, { run, depth }) {
   if (stop.dataset.button !== wanted) {
     const hadFocus = stop.contains(document.activeElement);
     stop.dataset.button = wanted;
-    stop.replaceChildren(wanted === "force" ? forceButton(run.runId, { small: true }) : stopButton(run.runId, { small: true }));
-    if (hadFocus) stop.firstElementChild.focus();
+    stop.replaceChildren(
+      wanted === "force" ? forceButton(run.runId, { small: true }) : stopButton(run.runId, { small: true }),
+    );
+    if (hadFocus) {
+      stop.firstElementChild.focus();
+    }
   }
 }
 
@@ -126,7 +206,11 @@ function runLink(run) {
 }
 
 function sessionLink(key) {
-  return h("a", { class: "quiet-link", href: `#/s/${encodeURIComponent(key)}`, title: key }, oneLine(key, 60));
+  return h(
+    "a",
+    { class: "quiet-link", href: `#/s/${encodeURIComponent(key)}`, title: key },
+    oneLine(key, 60),
+  );
 }
 
 function tokensOf({ inputTokens, outputTokens, estimated }) {
@@ -136,27 +220,42 @@ function tokensOf({ inputTokens, outputTokens, estimated }) {
 
 function drawSessions(part, sessions) {
   const make = (session) => {
-    const row = h("tr", { data: { liveSession: session.key } }, cells(["doing", "session", "agent", "runs", "used"]));
+    const row = h(
+      "tr",
+      { data: { liveSession: session.key } },
+      cells(["doing", "session", "agent", "runs", "used"]),
+    );
     row.children[0].append(h("span", { class: "phase" }));
     row.children[1].append(sessionLink(session.key));
     row.children[4].append(h("time", { datetime: session.lastUsedAt }));
     return row;
   };
-  fill(part, sessions, (session) => session.key, make, (row, session) => {
-    const [state, , agent, runs, used] = row.children;
-    if (state.firstElementChild.dataset.phase !== session.state) {
-      state.firstElementChild.dataset.phase = session.state;
-      state.firstElementChild.replaceChildren(icon(session.state === "active" ? "gear" : "clock"), t(`sessions.state.${session.state}`));
-    }
-    setText(agent, session.agent ? oneLine(session.agent, 60) : "");
-    setText(runs, session.activeRuns.length > 0 ? String(session.activeRuns.length) : "");
-    setTime(used.firstElementChild, session.lastUsedAt);
-  });
+  fill(
+    part,
+    sessions,
+    (session) => session.key,
+    make,
+    (row, session) => {
+      const [state, , agent, runs, used] = row.children;
+      if (state.firstElementChild.dataset.phase !== session.state) {
+        state.firstElementChild.dataset.phase = session.state;
+        state.firstElementChild.replaceChildren(
+          icon(session.state === "active" ? "gear" : "clock"),
+          t(`sessions.state.${session.state}`),
+        );
+      }
+      setText(agent, session.agent ? oneLine(session.agent, 60) : "");
+      setText(runs, session.activeRuns.length > 0 ? String(session.activeRuns.length) : "");
+      setTime(used.firstElementChild, session.lastUsedAt);
+    },
+  );
 }
 
 /** How long ago it was is kept up to date by the page; here only a new time is of interest. */
 function setTime(element, at) {
-  if (element.getAttribute("datetime") === at) return;
+  if (element.getAttribute("datetime") === at) {
+    return;
+  }
   element.setAttribute("datetime", at);
   element.title = exactTime(at);
   setText(element, ago(at));
@@ -164,7 +263,11 @@ function setTime(element, at) {
 
 function drawEnded(part, runs) {
   const make = (run) => {
-    const row = h("tr", { data: { run: run.runId, state: "ended" } }, cells(["how", "message", "agent", "session", "when", "receipt"]));
+    const row = h(
+      "tr",
+      { data: { run: run.runId, state: "ended" } },
+      cells(["how", "message", "agent", "session", "when", "receipt"]),
+    );
     const [how, message, agent, session, when, receipt] = row.children;
     const mark = phaseMark();
     updatePhase(mark, run);
@@ -182,5 +285,7 @@ function drawEnded(part, runs) {
 /** Ages go on by themselves; everything else waits for news. */
 function tick(root) {
   const now = Date.now();
-  for (const element of root.querySelectorAll("time.age")) setText(element, age(element.getAttribute("datetime"), now) ?? "");
+  for (const element of root.querySelectorAll("time.age")) {
+    setText(element, age(element.getAttribute("datetime"), now) ?? "");
+  }
 }

@@ -1,8 +1,9 @@
-// Numbers that are shown in more than one place, from what the store holds. Pure. It knows the rows of the API and no element.
+// Numbers that are shown in more than one place, from what the store holds. Pure. It knows the rows of the
+// API and no element.
 
 /**
- * Processes that are alive: those that runs wait for, and those in the background. While the run that started a background
- * process is active, its own number holds that one already.
+ * Processes that are alive: those that runs wait for, and those in the background. While the run that started
+ * a background process is active, its own number holds that one already.
  */
 export function aliveProcesses(runs, processes) {
   const active = new Set(runs.map((run) => run.runId));
@@ -30,17 +31,27 @@ export function runRows(runs) {
   const known = new Set(runs.map((run) => run.runId));
   const below = new Map();
   const tops = [];
-  const inOrder = [...runs].sort((a, b) => (a.acceptedAt < b.acceptedAt ? -1 : a.acceptedAt > b.acceptedAt ? 1 : 0));
+  const inOrder = [...runs].sort((a, b) =>
+    a.acceptedAt < b.acceptedAt ? -1 : a.acceptedAt > b.acceptedAt ? 1 : 0,
+  );
   for (const run of inOrder) {
-    if (!known.has(run.parent)) tops.push(run);
-    else if (below.has(run.parent)) below.get(run.parent).push(run);
-    else below.set(run.parent, [run]);
+    if (!known.has(run.parent)) {
+      tops.push(run);
+    } else if (below.has(run.parent)) {
+      below.get(run.parent).push(run);
+    } else {
+      below.set(run.parent, [run]);
+    }
   }
   const rows = [];
   const add = (run, depth) => {
     rows.push({ run, depth });
-    for (const child of below.get(run.runId) ?? []) add(child, depth + 1);
+    for (const child of below.get(run.runId) ?? []) {
+      add(child, depth + 1);
+    }
   };
-  for (const run of tops) add(run, 0);
+  for (const run of tops) {
+    add(run, 0);
+  }
   return rows;
 }

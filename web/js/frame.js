@@ -1,4 +1,5 @@
-// Work that is done at most once for each frame that the browser shows, however often it is asked for. It knows nothing else.
+// Work that is done at most once for each frame that the browser shows, however often it is asked for. It
+// knows nothing else.
 
 /** Gives `{ask, cancel}`: `ask()` has `draw` called with the next frame. */
 export function framed(draw) {

@@ -1,5 +1,6 @@
-// The header of every view: what runs, what is alive, who waits for an answer, whether the page is connected, the hold, the theme,
-// the language and the way out. It takes the facts from the store. What "Stop all" does is in stop-all.js.
+// The header of every view: what runs, what is alive, who waits for an answer, whether the page is connected,
+// the hold, the theme, the language and the way out. It takes the facts from the store. What "Stop all" does
+// is in stop-all.js.
 
 import * as api from "./api.js";
 import { byId, h, icon, listen, setText } from "./dom.js";
@@ -36,10 +37,18 @@ export function mount(root) {
 function furnish(root) {
   const facts = { runs: "runs", processes: "gear", approvals: "approval", connection: "connection" };
   for (const [name, drawing] of Object.entries(facts)) {
-    fact(root, name).replaceChildren(icon(drawing), h("span", { class: "number" }), " ", h("span", { class: "word" }));
+    fact(root, name).replaceChildren(
+      icon(drawing),
+      h("span", { class: "number" }),
+      " ",
+      h("span", { class: "word" }),
+    );
   }
-  byId("hold").replaceChildren(h("span", { class: "switch", "aria-hidden": "true" }), icon("hold"),
-    h("span", { class: "hold-word" }, t("hold.name")));
+  byId("hold").replaceChildren(
+    h("span", { class: "switch", "aria-hidden": "true" }),
+    icon("hold"),
+    h("span", { class: "hold-word" }, t("hold.name")),
+  );
   byId("stop-all").replaceChildren(icon("stop"), h("span", { class: "word" }, t("stop-all.button")));
   byId("theme").replaceChildren(icon("theme"));
   byId("sign-out").replaceChildren(icon("leave"));
@@ -105,16 +114,24 @@ export function holdFacts(hold) {
 
 function whoHolds(hold) {
   const parts = [];
-  if (hold.by) parts.push(t("hold.by", { who: oneLine(hold.by, 60) }));
-  if (hold.since) parts.push(ago(hold.since));
-  if (hold.reason) parts.push(`“${oneLine(hold.reason, 160)}”`);
+  if (hold.by) {
+    parts.push(t("hold.by", { who: oneLine(hold.by, 60) }));
+  }
+  if (hold.since) {
+    parts.push(ago(hold.since));
+  }
+  if (hold.reason) {
+    parts.push(`“${oneLine(hold.reason, 160)}”`);
+  }
   return parts;
 }
 
 async function toggleHold() {
   const { held } = store.get("hold");
   const button = byId("hold");
-  if (button.getAttribute("aria-busy") === "true") return;
+  if (button.getAttribute("aria-busy") === "true") {
+    return;
+  }
   button.setAttribute("aria-busy", "true");
   try {
     store.put("hold", held ? await api.del("/api/hold") : await api.put("/api/hold", { held: true }));

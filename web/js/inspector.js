@@ -1,5 +1,5 @@
-// The run inspector: one run with what it is, how it stands, how to stop it, and everything that it holds or held. Which run it is
-// says the store (`inspected`); what is known of it comes from run-watch.js.
+// The run inspector: one run with what it is, how it stands, how to stop it, and everything that it holds or
+// held. Which run it is says the store (`inspected`); what is known of it comes from run-watch.js.
 
 import * as background from "./background.js";
 import { h, keyed, listen, setText } from "./dom.js";
@@ -30,8 +30,15 @@ export function mount(root) {
 
 function nothing(root) {
   delete root.dataset.run;
-  root.replaceChildren(h("div", { class: "empty" },
-    h("h2", {}, t("inspector.none")), h("p", {}, t("inspector.none.next")), h("code", {}, "quell send \"hello\"")));
+  root.replaceChildren(
+    h(
+      "div",
+      { class: "empty" },
+      h("h2", {}, t("inspector.none")),
+      h("p", {}, t("inspector.none.next")),
+      h("code", {}, 'quell send "hello"'),
+    ),
+  );
   return () => {};
 }
 
@@ -54,7 +61,10 @@ function inspect(root, runId) {
       frame.ask();
     }),
     background.mount(parts.processes, (process) => process.startedByRun === runId),
-    store.subscribe("processes", (all) => (parts.processesPart.hidden = !all.some((one) => one.startedByRun === runId))),
+    store.subscribe(
+      "processes",
+      (all) => (parts.processesPart.hidden = !all.some((one) => one.startedByRun === runId)),
+    ),
   ];
   return () => {
     watching.leave();
@@ -66,7 +76,11 @@ function inspect(root, runId) {
 
 function furnish(root, runId, changed) {
   root.dataset.run = runId;
-  const link = h("a", { href: `#/r/${encodeURIComponent(runId)}` }, t("inspector.title", { run: shortId(runId) }));
+  const link = h(
+    "a",
+    { href: `#/r/${encodeURIComponent(runId)}` },
+    t("inspector.title", { run: shortId(runId) }),
+  );
   const parts = {
     title: h("h2", { class: "inspect-title", title: runId }, link),
     phase: phaseMark(),
@@ -80,23 +94,44 @@ function furnish(root, runId, changed) {
     picture: picture(changed),
     processes: h("div", {}),
   };
-  parts.processesPart = h("section", { class: "part" }, h("h2", {}, t("inspector.processes")), parts.processes);
-  parts.body = h("div", { class: "inspect-body", hidden: true },
-    parts.message, parts.receipt, parts.leftovers, parts.facts,
-    h("section", { class: "part", "aria-labelledby": "timeline-title" }, parts.heading, parts.picture.element),
-    parts.processesPart);
+  parts.processesPart = h(
+    "section",
+    { class: "part" },
+    h("h2", {}, t("inspector.processes")),
+    parts.processes,
+  );
+  parts.body = h(
+    "div",
+    { class: "inspect-body", hidden: true },
+    parts.message,
+    parts.receipt,
+    parts.leftovers,
+    parts.facts,
+    h(
+      "section",
+      { class: "part", "aria-labelledby": "timeline-title" },
+      parts.heading,
+      parts.picture.element,
+    ),
+    parts.processesPart,
+  );
   root.replaceChildren(
-    h("header", { class: "inspect-head" },
-      parts.title, parts.phase, parts.stop),
-    parts.problem, parts.body);
+    h("header", { class: "inspect-head" }, parts.title, parts.phase, parts.stop),
+    parts.problem,
+    parts.body,
+  );
   return parts;
 }
 
 function draw(parts, { view, children, problem }) {
   parts.problem.hidden = !problem;
-  if (problem) setText(parts.problem, t("inspector.failed", { reason: reasonOf(problem) }));
+  if (problem) {
+    setText(parts.problem, t("inspector.failed", { reason: reasonOf(problem) }));
+  }
   parts.body.hidden = !view;
-  if (!view) return;
+  if (!view) {
+    return;
+  }
   updatePhase(parts.phase, view);
   drawStop(parts.stop, view);
   setText(parts.message, inFull(view.text));
@@ -109,11 +144,17 @@ function draw(parts, { view, children, problem }) {
 /** One place for both buttons, so that the second press hits what the first one became. */
 function drawStop(place, view) {
   const wanted = { queued: "stop", running: "stop", ending: "force" }[view.state] ?? "none";
-  if (place.dataset.button === wanted) return;
+  if (place.dataset.button === wanted) {
+    return;
+  }
   const hadFocus = place.contains(document.activeElement);
   place.dataset.button = wanted;
-  place.replaceChildren(...(wanted === "stop" ? [stopButton(view.runId)] : wanted === "force" ? [forceButton(view.runId)] : []));
-  if (hadFocus) place.firstElementChild?.focus();
+  place.replaceChildren(
+    ...(wanted === "stop" ? [stopButton(view.runId)] : wanted === "force" ? [forceButton(view.runId)] : []),
+  );
+  if (hadFocus) {
+    place.firstElementChild?.focus();
+  }
 }
 
 function drawReceipt(parts, receipt) {
@@ -121,7 +162,12 @@ function drawReceipt(parts, receipt) {
   setText(parts.receipt, receipt ? receiptLine(receipt) : "");
   const left = receipt?.leftovers ?? [];
   parts.leftovers.hidden = left.length === 0;
-  keyed(parts.leftovers, left, ({ name }) => name, ({ name }) => h("li", {}, oneLine(name, 300)));
+  keyed(
+    parts.leftovers,
+    left,
+    ({ name }) => name,
+    ({ name }) => h("li", {}, oneLine(name, 300)),
+  );
 }
 
 function factsOf(view) {
@@ -130,13 +176,30 @@ function factsOf(view) {
   const sign = estimated ? "~" : "";
   return [
     ["agent", [oneLine(view.agent, 80)]],
-    ["session", [h("a", { href: `#/s/${encodeURIComponent(view.sessionKey)}` }, oneLine(view.sessionKey, 80))]],
+    [
+      "session",
+      [h("a", { href: `#/s/${encodeURIComponent(view.sessionKey)}` }, oneLine(view.sessionKey, 80))],
+    ],
     ["from", [t("inspector.from", { who: oneLine(view.principal, 60), door: view.surface })]],
-    view.parent && ["parent", [h("a", { href: `#/r/${encodeURIComponent(view.parent)}` }, shortId(view.parent))]],
+    view.parent && [
+      "parent",
+      [h("a", { href: `#/r/${encodeURIComponent(view.parent)}` }, shortId(view.parent))],
+    ],
     ["began", [timeElement(began)]],
-    view.endedAt && ["took", [h("span", { title: exactTime(view.endedAt) }, millis(Date.parse(view.endedAt) - Date.parse(began)))]],
+    view.endedAt && [
+      "took",
+      [h("span", { title: exactTime(view.endedAt) }, millis(Date.parse(view.endedAt) - Date.parse(began)))],
+    ],
     ["steps", [String(view.steps)]],
-    ["tokens", [t("inspector.tokens", { in: sign + inputTokens.toLocaleString("en"), out: sign + outputTokens.toLocaleString("en") })]],
+    [
+      "tokens",
+      [
+        t("inspector.tokens", {
+          in: sign + inputTokens.toLocaleString("en"),
+          out: sign + outputTokens.toLocaleString("en"),
+        }),
+      ],
+    ],
     view.processes > 0 && ["processes", [String(view.processes)]],
     endOf(view.verdict) && ["end", [endOf(view.verdict)]],
     ["id", [h("code", {}, view.runId)]],
@@ -145,20 +208,32 @@ function factsOf(view) {
 
 /** Who ended it and why, or what went wrong. */
 function endOf(verdict) {
-  if (verdict?.kind === "failed") return `${oneLine(verdict.message, 300)} (${verdict.code})`;
-  if (verdict?.kind !== "aborted") return null;
-  const who = verdict.by ? t("inspector.from", { who: oneLine(verdict.by.principal, 60), door: verdict.by.surface }) : "Quell";
+  if (verdict?.kind === "failed") {
+    return `${oneLine(verdict.message, 300)} (${verdict.code})`;
+  }
+  if (verdict?.kind !== "aborted") {
+    return null;
+  }
+  const who = verdict.by
+    ? t("inspector.from", { who: oneLine(verdict.by.principal, 60), door: verdict.by.surface })
+    : "Quell";
   return t("inspector.stopped-by", { who, reason: oneLine(verdict.reason, 200) });
 }
 
 /** A fact is touched only when it says something new: who reads or copies it is not disturbed. */
 function drawFacts(list, facts) {
-  keyed(list, facts, ([name]) => name, ([name]) => h("div", {}, h("dt", {}, t(`inspector.fact.${name}`)), h("dd")), (item, [, content]) => {
-    const dd = item.lastElementChild;
-    const said = content.map((part) => (typeof part === "string" ? part : part.outerHTML)).join("");
-    if (dd.dataset.said !== said) {
-      dd.dataset.said = said;
-      dd.replaceChildren(...content);
-    }
-  });
+  keyed(
+    list,
+    facts,
+    ([name]) => name,
+    ([name]) => h("div", {}, h("dt", {}, t(`inspector.fact.${name}`)), h("dd")),
+    (item, [, content]) => {
+      const dd = item.lastElementChild;
+      const said = content.map((part) => (typeof part === "string" ? part : part.outerHTML)).join("");
+      if (dd.dataset.said !== said) {
+        dd.dataset.said = said;
+        dd.replaceChildren(...content);
+      }
+    },
+  );
 }

@@ -1,4 +1,5 @@
-// The words for what a run held: kinds, ends, times, in the page's language. It knows rows (ledger.js) and no element.
+// The words for what a run held: kinds, ends, times, in the page's language. It knows rows (ledger.js) and no
+// element.
 
 import { standing } from "./ledger.js";
 import { shortId } from "./short-id.js";
@@ -8,44 +9,74 @@ import { millis, t } from "./texts.js";
 export const GLYPHS = { calm: "✓", stopped: "■", bad: "▲", left: "▲", open: "…" };
 
 const KINDS = new Set([
-  "model_request", "process", "mcp_call", "http_request", "run", "approval", "hook", "task", "timer", "permit",
+  "model_request",
+  "process",
+  "mcp_call",
+  "http_request",
+  "run",
+  "approval",
+  "hook",
+  "task",
+  "timer",
+  "permit",
 ]);
 
 export function kindWord(kind) {
   return KINDS.has(kind) ? t(`ledger.kind.${kind}`) : kind;
 }
 
-/** The word at the end of a bar. Ends have the same words everywhere, in every language: they stand so in the receipt. */
+/**
+ * The word at the end of a bar. Ends have the same words everywhere, in every language: they stand so in the
+ * receipt.
+ */
 export function endWord(row) {
-  if (row.open === "live") return t(row.requested === null ? "ledger.open" : "ledger.releasing");
-  if (row.open === "left") return t("ledger.left");
+  if (row.open === "live") {
+    return t(row.requested === null ? "ledger.open" : "ledger.releasing");
+  }
+  if (row.open === "left") {
+    return t("ledger.left");
+  }
   const end = exit(row);
   return row.swept > 0 ? t("ledger.end.below", { end, count: row.swept }) : end;
 }
 
 /** How long after the request it was given back, where that was later; else how long it was held. */
 export function offsetWord(row) {
-  if (row.others || (row.times > 1 && !isLate(row))) return "";
+  if (row.others || (row.times > 1 && !isLate(row))) {
+    return "";
+  }
   return isLate(row) ? `+${millis(lastOf(row) - row.requested)}` : millis(heldMs(row));
 }
 
 /** Everything that is known of a row, for a tooltip. */
 export function rowTitle(row) {
-  const parts = [`${kindWord(row.kind)} ${nameOf(row)}`.trim(), endWord(row), t("ledger.held-for", { time: millis(heldMs(row)) })];
-  if (isLate(row) && !row.open) parts.push(t("ledger.after-stop", { time: millis(lastOf(row) - row.requested) }));
-  if (row.pid) parts.push(`pid ${row.pid}`);
+  const parts = [
+    `${kindWord(row.kind)} ${nameOf(row)}`.trim(),
+    endWord(row),
+    t("ledger.held-for", { time: millis(heldMs(row)) }),
+  ];
+  if (isLate(row) && !row.open) {
+    parts.push(t("ledger.after-stop", { time: millis(lastOf(row) - row.requested) }));
+  }
+  if (row.pid) {
+    parts.push(`pid ${row.pid}`);
+  }
   return parts.join("\n");
 }
 
 /** What it is called in a picture: a sub-run by the end of its id, which is what tells it from others. */
 export function labelOf(row) {
-  if (row.others) return t("ledger.others", { count: row.times });
+  if (row.others) {
+    return t("ledger.others", { count: row.times });
+  }
   return row.runId ? row.label.replace(row.runId, shortId(row.runId)) : row.label;
 }
 
 /** What it is called; several different ones folded into a row have only their number. */
 export function nameOf(row) {
-  if (row.others) return t("ledger.others", { count: row.times });
+  if (row.others) {
+    return t("ledger.others", { count: row.times });
+  }
   return row.times > 1 ? `${row.label} ×${row.times}`.trim() : row.label;
 }
 
@@ -64,8 +95,14 @@ export function lastOf(row) {
 }
 
 function exit(row) {
-  if (row.others) return standing(row) === "bad" ? t("ledger.failed") : row.how;
-  if (row.how !== "exited") return row.how;
-  if (row.exitCode !== undefined) return `exited ${row.exitCode}`;
+  if (row.others) {
+    return standing(row) === "bad" ? t("ledger.failed") : row.how;
+  }
+  if (row.how !== "exited") {
+    return row.how;
+  }
+  if (row.exitCode !== undefined) {
+    return `exited ${row.exitCode}`;
+  }
   return row.signal === undefined ? row.how : `signal ${row.signal}`;
 }

@@ -1,9 +1,19 @@
-// What a run held, as rows: from the JSON of a run, live or ended, to things with names, spans of time and ends, equal ones
-// folded. It knows no document, no language, no clock (now is an argument) and no picture: timeline.js lays the rows out.
+// What a run held, as rows: from the JSON of a run, live or ended, to things with names, spans of time and
+// ends, equal ones folded. It knows no document, no language, no clock (now is an argument) and no picture:
+// timeline.js lays the rows out.
 
 /** The order of the rows: first what does the work, last what only counts. */
 const KINDS = [
-  "model_request", "process", "mcp_call", "http_request", "run", "approval", "hook", "task", "timer", "permit",
+  "model_request",
+  "process",
+  "mcp_call",
+  "http_request",
+  "run",
+  "approval",
+  "hook",
+  "task",
+  "timer",
+  "permit",
 ];
 /** From this many rows on, equal ones are folded. The terminal's picture begins at the same number. */
 const FOLD_FROM = 24;
@@ -18,13 +28,15 @@ const ENDED_BY_ITSELF = new Set(["finished", "exited", "kept"]);
  */
 export function wallMs(at) {
   const parts = /^(.*T\d\d:\d\d:\d\d)(\.\d+)?(Z|[+-]\d\d:\d\d)$/i.exec(at ?? "");
-  if (!parts) return NaN;
+  if (!parts) {
+    return NaN;
+  }
   return Date.parse(parts[1] + parts[3]) + Number(parts[2] ?? 0) * 1000;
 }
 
 /**
- * The times of a run and the things it held. `now` (milliseconds since 1970) stands for the end that a live run does not
- * have yet. Times that are not known are null.
+ * The times of a run and the things it held. `now` (milliseconds since 1970) stands for the end that a live
+ * run does not have yet. Times that are not known are null.
  */
 export function factsOf(view, now) {
   const receipt = view.receipt ?? null;
@@ -42,26 +54,41 @@ export function factsOf(view, now) {
 }
 
 /**
- * The rows of a run in the order of their kinds. `childOf(runId)` gives the JSON of a sub-run where it is known, whose rows
- * then follow, one level deeper. `every` turns folding off.
+ * The rows of a run in the order of their kinds. `childOf(runId)` gives the JSON of a sub-run where it is
+ * known, whose rows then follow, one level deeper. `every` turns folding off.
  */
 export function rowsOf(view, { now, every = false, childOf = () => undefined }) {
   const rows = ownRows(view, { now, childOf, depth: 0, path: "", seen: new Set([view.runId]) });
-  if (every || rows.length < FOLD_FROM) return rows;
-  const equal = fold(rows, (row) => `${place(row)}\n${row.label}\n${row.how}\n${row.exitCode}\n${row.signal}`);
+  if (every || rows.length < FOLD_FROM) {
+    return rows;
+  }
+  const equal = fold(
+    rows,
+    (row) => `${place(row)}\n${row.label}\n${row.how}\n${row.exitCode}\n${row.signal}`,
+  );
   return equal.length <= MOST_ROWS ? equal : foldTheOrdinary(equal);
 }
 
 /** The ids of the runs that a run has started and waited for. */
 export function subRunsOf(view) {
   const resources = (view.receipt ? view.receipt.resources : view.held) ?? [];
-  return resources.filter(({ kind }) => kind === "run").map(({ label }) => runIdIn(label)).filter(Boolean);
+  return resources
+    .filter(({ kind }) => kind === "run")
+    .map(({ label }) => runIdIn(label))
+    .filter(Boolean);
 }
 
-/** How a thing stands: `open` while it is held, `left` when the run ended without it, else `calm`, `stopped` or `bad`. */
+/**
+ * How a thing stands: `open` while it is held, `left` when the run ended without it, else `calm`, `stopped`
+ * or `bad`.
+ */
 export function standing(row) {
-  if (row.open) return row.open === "left" ? "left" : "open";
-  if (row.how === "failed" || (row.how === "exited" && (row.exitCode ?? 0) !== 0)) return "bad";
+  if (row.open) {
+    return row.open === "left" ? "left" : "open";
+  }
+  if (row.how === "failed" || (row.how === "exited" && (row.exitCode ?? 0) !== 0)) {
+    return "bad";
+  }
   return ENDED_BY_ITSELF.has(row.how) && row.signal === undefined ? "calm" : "stopped";
 }
 
@@ -80,8 +107,16 @@ function ownRows(view, { now, childOf, depth, path, seen }) {
   return inOrder.flatMap((resource) => {
     const row = rowOf(resource, facts, depth, path);
     const child = row.runId && !seen.has(row.runId) ? childOf(row.runId) : undefined;
-    if (!child) return [row];
-    const below = { now, childOf, depth: depth + 1, path: `${row.key}/`, seen: new Set([...seen, row.runId]) };
+    if (!child) {
+      return [row];
+    }
+    const below = {
+      now,
+      childOf,
+      depth: depth + 1,
+      path: `${row.key}/`,
+      seen: new Set([...seen, row.runId]),
+    };
     return [{ ...row, hasChildren: true }, ...ownRows(child, below)];
   });
 }
@@ -123,7 +158,10 @@ function place(row) {
   return `${row.key.slice(0, row.key.lastIndexOf("/") + 1)}\n${row.kind}\n${row.open ?? ""}`;
 }
 
-/** One row for all with the same word of `keyOf`, at the place of the first. A sub-run whose rows follow stays alone. */
+/**
+ * One row for all with the same word of `keyOf`, at the place of the first. A sub-run whose rows follow stays
+ * alone.
+ */
 function fold(rows, keyOf, alone = (row) => row.hasChildren) {
   const byKey = new Map();
   const folded = [];
@@ -139,7 +177,9 @@ function fold(rows, keyOf, alone = (row) => row.hasChildren) {
 }
 
 function together(rows) {
-  if (rows.length === 1) return rows[0];
+  if (rows.length === 1) {
+    return rows[0];
+  }
   const same = rows.every((row) => row.label === rows[0].label);
   return {
     ...rows[0],
@@ -157,17 +197,27 @@ function union(spans) {
   const merged = [];
   for (const span of [...spans].sort((a, b) => a.from - b.from)) {
     const last = merged.at(-1);
-    if (last && span.from <= last.to) last.to = Math.max(last.to, span.to);
-    else merged.push({ ...span });
+    if (last && span.from <= last.to) {
+      last.to = Math.max(last.to, span.to);
+    } else {
+      merged.push({ ...span });
+    }
   }
   return merged;
 }
 
-/** Keeps those rows alone that tell most: still held, given back late, failed, held long. The others become one per end. */
+/**
+ * Keeps those rows alone that tell most: still held, given back late, failed, held long. The others become
+ * one per end.
+ */
 function foldTheOrdinary(rows) {
   const telling = [...rows].sort((a, b) => weight(b) - weight(a)).slice(0, MOST_ALONE);
   const alone = new Set(telling.filter((row) => weight(row) > 0));
-  return fold(rows, (row) => `${place(row)}\n${row.how}\n${standing(row)}`, (row) => row.hasChildren || alone.has(row));
+  return fold(
+    rows,
+    (row) => `${place(row)}\n${row.how}\n${standing(row)}`,
+    (row) => row.hasChildren || alone.has(row),
+  );
 }
 
 function weight(row) {

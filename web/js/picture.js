@@ -1,4 +1,5 @@
-// The picture of what a run held, with its zooms, its overview and the table below. It knows the JSON of a run and no daemon.
+// The picture of what a run held, with its zooms, its overview and the table below. It knows the JSON of a
+// run and no daemon.
 
 import { h, setText } from "./dom.js";
 import { factsOf, rowsOf } from "./ledger.js";
@@ -9,7 +10,9 @@ import { drawOverview, drawTimeline, s } from "./timeline-svg.js";
 
 const OVERVIEW_HEIGHT = 28;
 
-/** Gives `{element, draw(view, children)}`. `changed()` is called when the reader wants to see it otherwise. */
+/**
+ * Gives `{element, draw(view, children)}`. `changed()` is called when the reader wants to see it otherwise.
+ */
 export function picture(changed) {
   const wish = { zoom: null, every: false, below: true };
   const parts = {
@@ -23,10 +26,16 @@ export function picture(changed) {
     table: ledgerTable(),
   };
   function check(key, on, set) {
-    const box = h("input", { type: "checkbox", checked: on, on: { change: () => {
-      set(box.checked);
-      changed();
-    } } });
+    const box = h("input", {
+      type: "checkbox",
+      checked: on,
+      on: {
+        change: () => {
+          set(box.checked);
+          changed();
+        },
+      },
+    });
     return h("label", { class: "check" }, box, " ", t(key));
   }
   const choose = (name) => {
@@ -34,12 +43,19 @@ export function picture(changed) {
     changed();
   };
   parts.svg.addEventListener("click", ({ target }) => {
-    if (target.dataset.run) location.hash = `#/r/${encodeURIComponent(target.dataset.run)}`;
+    if (target.dataset.run) {
+      location.hash = `#/r/${encodeURIComponent(target.dataset.run)}`;
+    }
   });
   const frame = h("div", { class: "picture" }, parts.overview, parts.before, parts.svg);
-  const element = h("div", {},
-    h("div", { class: "picture-tools" }, parts.zooms, parts.below, parts.every), parts.empty, frame,
-    h("div", { class: "table-frame" }, parts.table));
+  const element = h(
+    "div",
+    {},
+    h("div", { class: "picture-tools" }, parts.zooms, parts.below, parts.every),
+    parts.empty,
+    frame,
+    h("div", { class: "table-frame" }, parts.table),
+  );
   return { element, frame, draw: (view, children) => draw(parts, frame, wish, choose, { view, children }) };
 }
 
@@ -59,14 +75,25 @@ function draw(parts, frame, wish, choose, { view, children }) {
   parts.every.hidden = !(wish.every || before > 0 || rows.some((row) => row.times > 1));
   parts.before.hidden = before === 0;
   setText(parts.before, t("timeline.before", { count: before }));
-  if (rows.length === 0) return;
+  if (rows.length === 0) {
+    return;
+  }
   const width = Math.max(240, Math.floor(frame.clientWidth));
   parts.overview.toggleAttribute("hidden", zoom.name === "whole");
   if (zoom.name !== "whole") {
-    drawOverview(parts.overview, overview({ rows, facts, zoom, width, height: OVERVIEW_HEIGHT }), width, OVERVIEW_HEIGHT);
+    drawOverview(
+      parts.overview,
+      overview({ rows, facts, zoom, width, height: OVERVIEW_HEIGHT }),
+      width,
+      OVERVIEW_HEIGHT,
+    );
   }
   const laid = layOut({ rows: shown, zoom, lines: linesOf(facts), width });
-  drawTimeline(parts.svg, laid, t(facts.live ? "timeline.label.live" : "timeline.label", { count: shown.length }));
+  drawTimeline(
+    parts.svg,
+    laid,
+    t(facts.live ? "timeline.label.live" : "timeline.label", { count: shown.length }),
+  );
   fillLedger(parts.table, rows, facts);
 }
 
@@ -75,19 +102,37 @@ function linesOf({ requested, delivered, settled, end, live }) {
   const from = requested ?? null;
   const after = (at) => (from === null ? "" : ` +${millis(at - from)}`);
   const lines = [];
-  if (requested !== null) lines.push({ name: "requested", at: requested, text: t("timeline.requested") });
-  if (delivered !== null) lines.push({ name: "delivered", at: delivered, text: `${t("timeline.delivered")}${after(delivered)}` });
-  if (settled !== null) lines.push({ name: "settled", at: settled, text: `${t(from === null ? "timeline.ended" : "timeline.settled")}${after(settled)}` });
-  if (live) lines.push({ name: "now", at: end, text: `${t("timeline.now")}${after(end)}` });
+  if (requested !== null) {
+    lines.push({ name: "requested", at: requested, text: t("timeline.requested") });
+  }
+  if (delivered !== null) {
+    lines.push({ name: "delivered", at: delivered, text: `${t("timeline.delivered")}${after(delivered)}` });
+  }
+  if (settled !== null) {
+    lines.push({
+      name: "settled",
+      at: settled,
+      text: `${t(from === null ? "timeline.ended" : "timeline.settled")}${after(settled)}`,
+    });
+  }
+  if (live) {
+    lines.push({ name: "now", at: end, text: `${t("timeline.now")}${after(end)}` });
+  }
   return lines;
 }
 
 function drawZooms(group, spans, chosen, choose) {
   group.hidden = spans.length < 2;
   const known = [...group.children];
-  if (known.length !== spans.length || known.some((button, index) => button.dataset.zoom !== spans[index].name)) {
-    group.replaceChildren(...spans.map(({ name }) =>
-      h("button", { type: "button", data: { zoom: name }, on: { click: () => choose(name) } })));
+  if (
+    known.length !== spans.length ||
+    known.some((button, index) => button.dataset.zoom !== spans[index].name)
+  ) {
+    group.replaceChildren(
+      ...spans.map(({ name }) =>
+        h("button", { type: "button", data: { zoom: name }, on: { click: () => choose(name) } }),
+      ),
+    );
   }
   for (const [index, span] of spans.entries()) {
     const button = group.children[index];

@@ -1,5 +1,6 @@
-// Looks at one run for as long as somebody wants to see it: often while it works, more often while it stops, once more when it is over,
-// and at the runs that it started. It knows the route and the times; what is shown is for others.
+// Looks at one run for as long as somebody wants to see it: often while it works, more often while it stops,
+// once more when it is over, and at the runs that it started. It knows the route and the times; what is shown
+// is for others.
 
 import * as api from "./api.js";
 import { subRunsOf } from "./ledger.js";
@@ -14,21 +15,22 @@ const CHILDREN_MS = 1000;
 const MOST_CHILDREN = 48;
 
 /**
- * Calls `tell({view, children, problem})` at every change; `children` are the sub-runs by their ids. Gives `{look, leave}`: `look()`
- * asks at once, for when something is known to have happened.
+ * Calls `tell({view, children, problem})` at every change; `children` are the sub-runs by their ids. Gives
+ * `{look, leave}`: `look()` asks at once, for when something is known to have happened.
  */
 export function watch(runId, tell) {
   const known = { view: null, children: new Map(), problem: null };
   let gone = false;
   let wake = () => {};
   const forget = live.on("run", (event) => event.runId === runId && wake());
-  const pause = (ms) => new Promise((done) => {
-    const timer = setTimeout(done, ms);
-    wake = () => {
-      clearTimeout(timer);
-      done();
-    };
-  });
+  const pause = (ms) =>
+    new Promise((done) => {
+      const timer = setTimeout(done, ms);
+      wake = () => {
+        clearTimeout(timer);
+        done();
+      };
+    });
   const readUntilOver = async () => {
     let childrenAt = 0;
     for (;;) {
@@ -37,11 +39,17 @@ export function watch(runId, tell) {
         childrenAt = Date.now();
         await readChildren(known);
       }
-      if (gone) return;
+      if (gone) {
+        return;
+      }
       tell(known);
-      if (over) return;
+      if (over) {
+        return;
+      }
       await pause(pauseAfter(known));
-      if (gone) return;
+      if (gone) {
+        return;
+      }
     }
   };
   readUntilOver();
@@ -56,7 +64,9 @@ export function watch(runId, tell) {
 }
 
 function pauseAfter({ view, problem }) {
-  if (problem || document.hidden) return AWAY_MS;
+  if (problem || document.hidden) {
+    return AWAY_MS;
+  }
   return view.state === "ending" ? STOPPING_MS : view.state === "queued" ? QUEUED_MS : RUNNING_MS;
 }
 
@@ -67,7 +77,9 @@ async function read(runId, known) {
     known.problem = null;
     return known.view.state === "ended";
   } catch (problem) {
-    if (!(problem instanceof api.Problem)) throw problem;
+    if (!(problem instanceof api.Problem)) {
+      throw problem;
+    }
     known.problem = problem;
     return problem.status === 404 || problem.status === 401;
   }
@@ -81,8 +93,12 @@ async function readChildren(known) {
   for (const id of open) {
     const child = { view: null };
     await read(id, child);
-    if (child.view) known.children.set(id, child.view);
+    if (child.view) {
+      known.children.set(id, child.view);
+    }
   }
   // What is new may have started runs of its own. Each round knows more runs, and there are only so many.
-  if (known.children.size > before && known.children.size < MOST_CHILDREN) await readChildren(known);
+  if (known.children.size > before && known.children.size < MOST_CHILDREN) {
+    await readChildren(known);
+  }
 }

@@ -1,5 +1,5 @@
-// Stop everything: a button, a dialog that says what it will cover, its progress, and how it ended with all that is left by name.
-// What counts as over is in stop-progress.js.
+// Stop everything: a button, a dialog that says what it will cover, its progress, and how it ended with all
+// that is left by name. What counts as over is in stop-progress.js.
 
 import * as api from "./api.js";
 import { byId, h, icon, listen } from "./dom.js";
@@ -34,9 +34,13 @@ export function mount(button, dialog) {
     parts.confirm.focus();
   };
   const confirm = () => {
-    if (!work || work.failed) work = stopAll(parts);
-    else if (work.done) dialog.close();
-    else work.force();
+    if (!work || work.failed) {
+      work = stopAll(parts);
+    } else if (work.done) {
+      dialog.close();
+    } else {
+      work.force();
+    }
   };
   const undo = [
     listen(button, "click", open),
@@ -44,11 +48,14 @@ export function mount(button, dialog) {
     listen(parts.cancel, "click", () => dialog.close()),
     listen(dialog, "close", () => button.focus()),
     ...["runs", "processes", "approvals"].map((slice) =>
-      store.subscribe(slice, () => dialog.open && !work && describe(parts))),
+      store.subscribe(slice, () => dialog.open && !work && describe(parts)),
+    ),
   ];
   return () => {
     work?.leave();
-    if (dialog.open) dialog.close();
+    if (dialog.open) {
+      dialog.close();
+    }
     undo.forEach((forget) => forget());
   };
 }
@@ -69,8 +76,12 @@ function describe({ what }) {
   const lines = ["runs", "processes", "approvals"]
     .filter((of) => covered[of] > 0)
     .map((of) => h("li", {}, `${covered[of]} ${counted(`stop-all.covers.${of}`, covered[of])}`));
-  if (covered.queued > 0) lines.splice(1, 0, h("li", {}, t("stop-all.covers.queued", { n: covered.queued })));
-  what.replaceChildren(...(lines.length > 0 ? [h("ul", { class: "covers" }, lines)] : [t("stop-all.covers.nothing")]));
+  if (covered.queued > 0) {
+    lines.splice(1, 0, h("li", {}, t("stop-all.covers.queued", { n: covered.queued })));
+  }
+  what.replaceChildren(
+    ...(lines.length > 0 ? [h("ul", { class: "covers" }, lines)] : [t("stop-all.covers.nothing")]),
+  );
 }
 
 function label(button, drawing, text) {
@@ -82,9 +93,13 @@ function stopAll(parts) {
   const work = { done: false, progress: null, early: new Map(), timer: 0 };
   // An end may be told before the answer to the stop has come.
   const forget = live.on("run", ({ state, runId, receipt }) => {
-    if (state !== "ended") return;
+    if (state !== "ended") {
+      return;
+    }
     work.early.set(runId, receipt);
-    if (work.progress) runEnded(work.progress, runId, receipt);
+    if (work.progress) {
+      runEnded(work.progress, runId, receipt);
+    }
   });
   work.leave = () => {
     forget();
@@ -108,12 +123,16 @@ async function order(parts, work, body) {
     if (!body.force) {
       work.progress = begun(answer);
       work.holdProblem = answer.holdProblem;
-      for (const [runId, receipt] of work.early) runEnded(work.progress, runId, receipt);
+      for (const [runId, receipt] of work.early) {
+        runEnded(work.progress, runId, receipt);
+      }
       look(parts, work);
     }
   } catch (problem) {
     work.problem = t("stop-all.failed", { reason: reasonOf(problem) });
-    if (!body.force) failed(parts, work);
+    if (!body.force) {
+      failed(parts, work);
+    }
   }
   store.refresh("runs", "processes", "approvals", "hold");
 }
@@ -144,36 +163,58 @@ async function look(parts, work) {
   parts.what.replaceChildren(...left(now), ...(work.problem ? [trouble(work.problem)] : []));
   work.timer = setTimeout(async () => {
     await readMissing(work.progress);
-    if (!work.left) look(parts, work);
+    if (!work.left) {
+      look(parts, work);
+    }
   }, LOOK_MS);
 }
 
 function left({ runs, processes }) {
   const words = [t("stop-all.left.runs", { left: runs.left, all: runs.all })];
-  if (processes.all > 0) words.push(t("stop-all.left.processes", { left: processes.left, all: processes.all }));
+  if (processes.all > 0) {
+    words.push(t("stop-all.left.processes", { left: processes.left, all: processes.all }));
+  }
   const all = runs.all + processes.all;
   return [
     h("p", { role: "status" }, words.join(" · ")),
-    h("progress", { max: String(all), value: String(all - runs.left - processes.left), "aria-label": t("stop-all.stopping") }),
+    h("progress", {
+      max: String(all),
+      value: String(all - runs.left - processes.left),
+      "aria-label": t("stop-all.stopping"),
+    }),
   ];
 }
 
-/** Events can be lost with the connection; what has no receipt yet is looked up, and a daemon that is away is asked again. */
+/**
+ * Events can be lost with the connection; what has no receipt yet is looked up, and a daemon that is away is
+ * asked again.
+ */
 async function readMissing(progress) {
   const asked = standing(progress).waiting.slice(0, ASKED_AT_ONCE);
   try {
     const views = await Promise.all(asked.map((id) => api.get(api.run(id))));
-    for (const view of views) runEnded(progress, view.runId, view.receipt);
-    if (standing(progress).processes.left > 0) processesSeen(progress, (await api.get("/api/processes")).items);
+    for (const view of views) {
+      runEnded(progress, view.runId, view.receipt);
+    }
+    if (standing(progress).processes.left > 0) {
+      processesSeen(progress, (await api.get("/api/processes")).items);
+    }
   } catch (problem) {
-    if (!(problem instanceof api.Problem)) throw problem;
+    if (!(problem instanceof api.Problem)) {
+      throw problem;
+    }
   }
 }
 
-/** Where all is really over the dialog has nothing more to say than one line; what is left stays on the screen until it is read. */
+/**
+ * Where all is really over the dialog has nothing more to say than one line; what is left stays on the screen
+ * until it is read.
+ */
 function finish(parts, { line, content }) {
   if (content.length === 0) {
-    if (parts.dialog.open) parts.dialog.close();
+    if (parts.dialog.open) {
+      parts.dialog.close();
+    }
     toasts.success(line);
     return;
   }
@@ -182,25 +223,44 @@ function finish(parts, { line, content }) {
   parts.cancel.hidden = true;
   label(parts.confirm, "done", t("stop-all.close"));
   parts.confirm.classList.remove("stop-button");
-  if (!parts.dialog.open) parts.dialog.showModal();
+  if (!parts.dialog.open) {
+    parts.dialog.showModal();
+  }
 }
 
 function told({ runs, slowestMs, processes, leftovers }, holdProblem) {
   const parts = [];
-  if (runs > 0) parts.push(`${runs} ${counted("stop-all.runs", runs)} ${t("stop-all.within", { time: millis(slowestMs) })}`);
-  if (processes > 0) parts.push(`${processes} ${counted("stop-all.processes", processes)}`);
-  if (parts.length === 0) parts.push(t("stop-all.nothing"));
-  else if (leftovers.length === 0) parts.push(t("stop-all.no-leftovers"));
+  if (runs > 0) {
+    parts.push(
+      `${runs} ${counted("stop-all.runs", runs)} ${t("stop-all.within", { time: millis(slowestMs) })}`,
+    );
+  }
+  if (processes > 0) {
+    parts.push(`${processes} ${counted("stop-all.processes", processes)}`);
+  }
+  if (parts.length === 0) {
+    parts.push(t("stop-all.nothing"));
+  } else if (leftovers.length === 0) {
+    parts.push(t("stop-all.no-leftovers"));
+  }
   const content = leftovers.length > 0 ? [leftoverList(leftovers)] : [];
-  if (holdProblem) content.push(trouble(t("stop-all.hold-problem", { reason: oneLine(holdProblem, 200) })));
+  if (holdProblem) {
+    content.push(trouble(t("stop-all.hold-problem", { reason: oneLine(holdProblem, 200) })));
+  }
   return { line: parts.join(" · "), content };
 }
 
 function leftoverList(leftovers) {
-  const rows = leftovers.slice(0, MOST_NAMED).map(({ runId, name }) =>
-    h("li", {}, h("a", { href: `#/r/${encodeURIComponent(runId)}` }, oneLine(name, 200))));
+  const rows = leftovers
+    .slice(0, MOST_NAMED)
+    .map(({ runId, name }) =>
+      h("li", {}, h("a", { href: `#/r/${encodeURIComponent(runId)}` }, oneLine(name, 200))),
+    );
   const rest = leftovers.length - rows.length;
-  return h("div", { class: "leftovers", role: "alert" },
+  return h(
+    "div",
+    { class: "leftovers", role: "alert" },
     h("p", {}, icon("failed"), " ", t("stop-all.leftovers", { n: leftovers.length })),
-    h("ul", {}, rows, rest > 0 && h("li", {}, t("stop-all.more", { n: rest }))));
+    h("ul", {}, rows, rest > 0 && h("li", {}, t("stop-all.more", { n: rest }))),
+  );
 }

@@ -1,4 +1,5 @@
-// How far a stop of everything has come, and how it ended. Pure. It knows receipts and process rows, no element and no route.
+// How far a stop of everything has come, and how it ended. Pure. It knows receipts and process rows, no
+// element and no route.
 
 /** What a stop covers, from its answer. A second, forcing stop answers the same runs as `ending`. */
 export function begun(answer) {
@@ -10,12 +11,16 @@ export function begun(answer) {
 
 /** The end of a run. One that the stop does not cover changes nothing. */
 export function runEnded(progress, runId, receipt) {
-  if (progress.runs.has(runId) && receipt) progress.runs.set(runId, receipt);
+  if (progress.runs.has(runId) && receipt) {
+    progress.runs.set(runId, receipt);
+  }
 }
 
 export function processesSeen(progress, rows) {
   for (const row of rows) {
-    if (progress.processes.has(row.id)) progress.processes.set(row.id, row);
+    if (progress.processes.has(row.id)) {
+      progress.processes.set(row.id, row);
+    }
   }
 }
 
@@ -32,18 +37,26 @@ export function standing(progress) {
   };
 }
 
-/** What is told when all is over: the slowest run, what was ended, and everything that is still there, by name. */
+/**
+ * What is told when all is over: the slowest run, what was ended, and everything that is still there, by
+ * name.
+ */
 export function summary(progress) {
   const receipts = [...progress.runs].filter(([, receipt]) => receipt);
   const times = receipts.map(([, receipt]) => receipt.settledAt.ms ?? 0);
-  const leftovers = receipts.flatMap(([runId, { leftovers: left }]) => left.map(({ name }) => ({ runId, name })));
+  const leftovers = receipts.flatMap(([runId, { leftovers: left }]) =>
+    left.map(({ name }) => ({ runId, name })),
+  );
   for (const process of progress.processes.values()) {
-    for (const name of process.leftovers ?? []) leftovers.push({ runId: process.startedByRun, name });
+    for (const name of process.leftovers ?? []) {
+      leftovers.push({ runId: process.startedByRun, name });
+    }
   }
   return {
     runs: receipts.length,
     slowestMs: times.reduce((a, b) => Math.max(a, b), 0),
-    processes: receipts.reduce((sum, [, receipt]) => sum + endedProcesses(receipt), 0) + progress.processes.size,
+    processes:
+      receipts.reduce((sum, [, receipt]) => sum + endedProcesses(receipt), 0) + progress.processes.size,
     leftovers,
   };
 }
@@ -51,6 +64,7 @@ export function summary(progress) {
 /** Processes with their descendants that the stop itself ended. */
 function endedProcesses(receipt) {
   const ended = receipt.resources.filter(
-    ({ kind, releasedAt, how }) => kind === "process" && releasedAt?.ms >= 0 && how !== "kept");
+    ({ kind, releasedAt, how }) => kind === "process" && releasedAt?.ms >= 0 && how !== "kept",
+  );
   return ended.reduce((sum, { swept }) => sum + 1 + (swept ?? 0), 0);
 }

@@ -1,4 +1,5 @@
-// The button that stops one run, and the one that forces it, wherever a run is shown. It does not know the place.
+// The button that stops one run, and the one that forces it, wherever a run is shown. It does not know the
+// place.
 
 import * as api from "./api.js";
 import { h, icon } from "./dom.js";
@@ -16,16 +17,33 @@ export function stopButton(runId, { small = false } = {}) {
 
 export function forceButton(runId, { small = false } = {}) {
   const name = t("run.force.of", { run: shortId(runId) });
-  return button("force-run", "force", { name, text: t("run.force"), small, order: () => stopRun(runId, true) });
+  return button("force-run", "force", {
+    name,
+    text: t("run.force"),
+    small,
+    order: () => stopRun(runId, true),
+  });
 }
 
 function button(name, drawing, { name: label, text, small, order }) {
-  const element = h("button", { type: "button", class: `stop-button ${name}${small ? " small" : ""}`, title: label, "aria-label": label,
-    on: { click: async () => {
-      element.setAttribute("aria-busy", "true");
-      await order();
-      element.removeAttribute("aria-busy");
-    } } }, icon(drawing), !small && text);
+  const element = h(
+    "button",
+    {
+      type: "button",
+      class: `stop-button ${name}${small ? " small" : ""}`,
+      title: label,
+      "aria-label": label,
+      on: {
+        click: async () => {
+          element.setAttribute("aria-busy", "true");
+          await order();
+          element.removeAttribute("aria-busy");
+        },
+      },
+    },
+    icon(drawing),
+    !small && text,
+  );
   return element;
 }
 

@@ -1,5 +1,6 @@
-// Where everything of a run's picture stands: spans of time, bars, hatched parts, ticks, lines and their labels, in pixels.
-// Pure layout. It knows rows (ledger.js) and numbers; it knows no document, no language and no clock.
+// Where everything of a run's picture stands: spans of time, bars, hatched parts, ticks, lines and their
+// labels, in pixels. Pure layout. It knows rows (ledger.js) and numbers; it knows no document, no language
+// and no clock.
 
 /** The time before the end that the second panel shows. */
 const LAST_MS = 100;
@@ -16,22 +17,34 @@ const NARROW_BELOW = 560;
 const LETTER = 6.7;
 
 /**
- * The spans of time that can be looked at, the one to begin with first: the stop, the last 100 ms (where the stop took
- * less), the whole run. Without a stop there is the whole run alone.
+ * The spans of time that can be looked at, the one to begin with first: the stop, the last 100 ms (where the
+ * stop took less), the whole run. Without a stop there is the whole run alone.
  */
 export function zooms(facts) {
-  const whole = { name: "whole", from: facts.began, to: Math.max(facts.end, facts.began + SHORTEST_MS), zero: facts.began };
-  if (facts.requested === null) return [whole];
+  const whole = {
+    name: "whole",
+    from: facts.began,
+    to: Math.max(facts.end, facts.began + SHORTEST_MS),
+    zero: facts.began,
+  };
+  if (facts.requested === null) {
+    return [whole];
+  }
   const took = Math.max(facts.end - facts.requested, SHORTEST_MS);
-  const stop = { name: "stop", from: facts.requested - took * 0.15, to: facts.requested + took, zero: facts.requested };
+  const stop = {
+    name: "stop",
+    from: facts.requested - took * 0.15,
+    to: facts.requested + took,
+    zero: facts.requested,
+  };
   const last = { name: "last", from: facts.end - LAST_MS, to: facts.end, zero: facts.requested };
   const hasLast = took < LAST_MS && facts.end - facts.began > LAST_MS;
   return hasLast ? [stop, last, whole] : [stop, whole];
 }
 
 /**
- * The whole picture of one span of time. `lines` are `{name, at, text}`, in the order of time; `width` is what there is.
- * Narrow pictures put the name of a row above its bar.
+ * The whole picture of one span of time. `lines` are `{name, at, text}`, in the order of time; `width` is
+ * what there is. Narrow pictures put the name of a row above its bar.
  */
 export function layOut({ rows, zoom, lines, width }) {
   const narrow = width < NARROW_BELOW;
@@ -39,7 +52,11 @@ export function layOut({ rows, zoom, lines, width }) {
   const word = narrow ? WORD.narrow : WORD.wide;
   const plot = { x: labels, width: Math.max(40, width - labels - word) };
   const scale = (at) => plot.x + ((at - zoom.from) / (zoom.to - zoom.from)) * plot.width;
-  const placed = placeLines(lines.filter((line) => line.at >= zoom.from && line.at <= zoom.to), scale, width);
+  const placed = placeLines(
+    lines.filter((line) => line.at >= zoom.from && line.at <= zoom.to),
+    scale,
+    width,
+  );
   const tiers = placed.reduce((most, line) => Math.max(most, line.tier + 1), 0);
   const top = tiers * TIER + 6;
   const rowHeight = narrow ? ROW.narrow : ROW.wide;
@@ -49,13 +66,18 @@ export function layOut({ rows, zoom, lines, width }) {
     width,
     height: bottom + AXIS,
     plot: { ...plot, top, bottom },
-    rows: rows.map((row, index) => placeRow(row, { top: top + index * rowHeight, rowHeight, narrow, scale, plot })),
+    rows: rows.map((row, index) =>
+      placeRow(row, { top: top + index * rowHeight, rowHeight, narrow, scale, plot }),
+    ),
     lines: placed.map((line) => ({ ...line, y: line.tier * TIER + 12 })),
     ticks: ticks(zoom, plot.width).map((tick) => placeTick(tick, scale(tick.at))),
   };
 }
 
-/** More rows than these that a zoom leaves out are not drawn but counted: they would hide those that it is about. */
+/**
+ * More rows than these that a zoom leaves out are not drawn but counted: they would hide those that it is
+ * about.
+ */
 const MOST_OUTSIDE = 6;
 
 /** `{shown, before}`: the rows to draw in a zoom, and how many were over before it begins. */
@@ -81,8 +103,12 @@ export function overview({ rows, facts, zoom, width, height }) {
 /** Round steps of time: 1, 2 or 5 of a power of ten below a second's tens, then the steps of a clock. */
 export function niceStep(span, most) {
   const least = span / Math.max(1, most);
-  const clock = [10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21600, 43200, 86400].map((s) => s * 1000);
-  if (least > 5000) return clock.find((step) => step >= least) ?? Math.ceil(least / 86400000) * 86400000;
+  const clock = [10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21600, 43200, 86400].map(
+    (s) => s * 1000,
+  );
+  if (least > 5000) {
+    return clock.find((step) => step >= least) ?? Math.ceil(least / 86400000) * 86400000;
+  }
   const power = 10 ** Math.floor(Math.log10(least));
   return [1, 2, 5, 10].map((digit) => digit * power).find((step) => step >= least * 0.999999);
 }
@@ -110,7 +136,8 @@ function placeRow(row, { top, rowHeight, narrow, scale, plot }) {
   const inPlot = (at) => Math.min(edge, Math.max(plot.x, scale(at)));
   const pieces = outside ? [] : joined(row.spans.map(({ from, to }) => piece(inPlot, from, to, 2)));
   const late = outside || row.requested === null ? [] : row.spans.filter(({ to }) => to > row.requested);
-  const end = outside === "before" ? plot.x : outside === "after" ? edge : pieces.at(-1).x + pieces.at(-1).width;
+  const end =
+    outside === "before" ? plot.x : outside === "after" ? edge : pieces.at(-1).x + pieces.at(-1).width;
   const barY = narrow ? top + 20 : top + (rowHeight - BAR) / 2;
   return {
     row,
@@ -137,13 +164,19 @@ function joined(pieces) {
   const all = [];
   for (const next of pieces) {
     const last = all.at(-1);
-    if (last && next.x <= last.x + last.width + 0.5) last.width = Math.max(last.width, next.x + next.width - last.x);
-    else all.push({ ...next });
+    if (last && next.x <= last.x + last.width + 0.5) {
+      last.width = Math.max(last.width, next.x + next.width - last.x);
+    } else {
+      all.push({ ...next });
+    }
   }
   return all;
 }
 
-/** Labels of lines that stand close to each other get a tier each. A label that has no room at the right goes to the left. */
+/**
+ * Labels of lines that stand close to each other get a tier each. A label that has no room at the right goes
+ * to the left.
+ */
 function placeLines(lines, scale, width) {
   const ends = [];
   return lines.map((line) => {
@@ -161,18 +194,24 @@ function placeLines(lines, scale, width) {
 /** About how wide a text is; Chinese, Japanese and Korean signs take twice the room. */
 export function textWidth(text) {
   let width = 0;
-  for (const sign of text) width += sign.codePointAt(0) >= 0x1100 ? LETTER * 1.85 : LETTER;
+  for (const sign of text) {
+    width += sign.codePointAt(0) >= 0x1100 ? LETTER * 1.85 : LETTER;
+  }
   return width;
 }
 
 /** A text cut to what fits, with an ellipsis where something is missing. */
 export function fitting(text, room) {
-  if (textWidth(text) <= room) return text;
+  if (textWidth(text) <= room) {
+    return text;
+  }
   let kept = "";
   let width = LETTER;
   for (const sign of text) {
     width += textWidth(sign);
-    if (width > room) break;
+    if (width > room) {
+      break;
+    }
     kept += sign;
   }
   return `${kept.trimEnd()}…`;

@@ -1,10 +1,12 @@
-// Short messages at the edge of the page about what a person has just asked for. They never take the focus; errors stay until
-// they are dismissed. It does not know what the messages are about.
+// Short messages at the edge of the page about what a person has just asked for. They never take the focus;
+// errors stay until they are dismissed. It does not know what the messages are about.
 
 import { byId, h, icon } from "./dom.js";
 import { t } from "./texts.js";
 
-/** Long enough to be read twice; whoever points at a message or reads it with the keyboard has all the time. */
+/**
+ * Long enough to be read twice; whoever points at a message or reads it with the keyboard has all the time.
+ */
 const SHOWN_MS = 6000;
 const MOST = 5;
 const MARKS = { success: "done", info: "clock", error: "failed" };
@@ -16,15 +18,31 @@ export const error = (text) => show("error", text);
 function show(kind, text) {
   const root = byId("toasts");
   for (const old of root.querySelectorAll(`.toast.${kind}`)) {
-    if (old.querySelector(".toast-text").textContent === text) old.remove();
+    if (old.querySelector(".toast-text").textContent === text) {
+      old.remove();
+    }
   }
-  const toast = h("div", { class: `toast ${kind}`, role: kind === "error" ? "alert" : null },
+  const toast = h(
+    "div",
+    { class: `toast ${kind}`, role: kind === "error" ? "alert" : null },
     icon(MARKS[kind]),
     h("span", { class: "toast-text" }, text),
-    h("button", { type: "button", class: "quiet-button dismiss", "aria-label": t("toast.dismiss"), title: t("toast.dismiss"),
-      on: { click: () => toast.remove() } }, icon("close")));
+    h(
+      "button",
+      {
+        type: "button",
+        class: "quiet-button dismiss",
+        "aria-label": t("toast.dismiss"),
+        title: t("toast.dismiss"),
+        on: { click: () => toast.remove() },
+      },
+      icon("close"),
+    ),
+  );
   root.append(toast);
-  if (kind !== "error") fade(toast);
+  if (kind !== "error") {
+    fade(toast);
+  }
   makeRoom(root);
 }
 
@@ -34,8 +52,12 @@ function fade(toast) {
     clearTimeout(timer);
     timer = setTimeout(() => toast.remove(), SHOWN_MS);
   };
-  for (const type of ["pointerenter", "focusin"]) toast.addEventListener(type, () => clearTimeout(timer));
-  for (const type of ["pointerleave", "focusout"]) toast.addEventListener(type, wait);
+  for (const type of ["pointerenter", "focusin"]) {
+    toast.addEventListener(type, () => clearTimeout(timer));
+  }
+  for (const type of ["pointerleave", "focusout"]) {
+    toast.addEventListener(type, wait);
+  }
   wait();
 }
 

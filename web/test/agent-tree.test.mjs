@@ -5,10 +5,17 @@ import { test } from "node:test";
 
 import { treeOf } from "../js/agent-tree.js";
 
-const shown = (agents, closed) => treeOf(agents, closed).map((row) => `${"-".repeat(row.depth)}${row.agent.id}`);
+const shown = (agents, closed) =>
+  treeOf(agents, closed).map((row) => `${"-".repeat(row.depth)}${row.agent.id}`);
 
 test("children stand below their parents, in the order of the list", () => {
-  const agents = [{ id: "b", parent: "a" }, { id: "a" }, { id: "d", parent: "b" }, { id: "c", parent: "a" }, { id: "z" }];
+  const agents = [
+    { id: "b", parent: "a" },
+    { id: "a" },
+    { id: "d", parent: "b" },
+    { id: "c", parent: "a" },
+    { id: "z" },
+  ];
   assert.deepEqual(shown(agents), ["a", "-b", "--d", "-c", "z"]);
   const [a, b] = treeOf(agents);
   assert.deepEqual([a.place, a.siblings, a.children], [1, 2, 2]);
@@ -23,6 +30,15 @@ test("a closed agent hides all that is below it and nothing else", () => {
 
 test("none is lost: unknown parents, circles, an agent that is its own parent", () => {
   assert.deepEqual(shown([{ id: "a", parent: "gone" }]), ["a"]);
-  const circle = [{ id: "a", parent: "b" }, { id: "b", parent: "a" }, { id: "c", parent: "c" }];
-  assert.deepEqual(treeOf(circle).map((row) => row.agent.id).sort(), ["a", "b", "c"]);
+  const circle = [
+    { id: "a", parent: "b" },
+    { id: "b", parent: "a" },
+    { id: "c", parent: "c" },
+  ];
+  assert.deepEqual(
+    treeOf(circle)
+      .map((row) => row.agent.id)
+      .sort(),
+    ["a", "b", "c"],
+  );
 });

@@ -5,7 +5,14 @@ import { test } from "node:test";
 
 import { aliveProcesses, coveredByStopAll, runRows } from "../js/facts.js";
 
-const run = (runId, more = {}) => ({ runId, sessionKey: `s-${runId}`, state: "running", processes: 0, acceptedAt: "2026-03-01T12:00:00Z", ...more });
+const run = (runId, more = {}) => ({
+  runId,
+  sessionKey: `s-${runId}`,
+  state: "running",
+  processes: 0,
+  acceptedAt: "2026-03-01T12:00:00Z",
+  ...more,
+});
 
 test("a background process is counted once: by its run while that is active, then by itself", () => {
   const server = { id: "p1", state: "running", startedByRun: "a" };
@@ -17,21 +24,33 @@ test("a background process is counted once: by its run while that is active, the
 test("what a stop of everything will cover is said in numbers", () => {
   const runs = [run("a", { processes: 2 }), run("b", { state: "queued", sessionKey: "s-a" }), run("c")];
   const processes = [{ id: "p1", state: "running", startedByRun: "gone" }];
-  assert.deepEqual(coveredByStopAll(runs, processes, [{}]), { runs: 3, queued: 1, sessions: 2, processes: 3, approvals: 1 });
+  assert.deepEqual(coveredByStopAll(runs, processes, [{}]), {
+    runs: 3,
+    queued: 1,
+    sessions: 2,
+    processes: 3,
+    approvals: 1,
+  });
 });
 
 test("runs stand in the order of their acceptance, sub-runs below the run that started them", () => {
   const at = (second) => ({ acceptedAt: `2026-03-01T12:00:0${second}Z` });
   const runs = [
-    run("later", at(5)), run("child-2", { parent: "first", ...at(4) }), run("grandchild", { parent: "child-1", ...at(6) }),
-    run("first", at(1)), run("child-1", { parent: "first", ...at(3) }), run("orphan", { parent: "gone", ...at(2) }),
+    run("later", at(5)),
+    run("child-2", { parent: "first", ...at(4) }),
+    run("grandchild", { parent: "child-1", ...at(6) }),
+    run("first", at(1)),
+    run("child-1", { parent: "first", ...at(3) }),
+    run("orphan", { parent: "gone", ...at(2) }),
   ];
   const shown = runRows(runs).map(({ run: { runId }, depth }) => `${"-".repeat(depth)}${runId}`);
   assert.deepEqual(shown, ["first", "-child-1", "--grandchild", "-child-2", "orphan", "later"]);
 });
 
 test("10,000 runs are put in order in no time worth mentioning", () => {
-  const runs = Array.from({ length: 10000 }, (_, i) => run(`r${i}`, { parent: i % 3 ? `r${i - 1}` : undefined }));
+  const runs = Array.from({ length: 10000 }, (_, i) =>
+    run(`r${i}`, { parent: i % 3 ? `r${i - 1}` : undefined }),
+  );
   const before = performance.now();
   assert.equal(runRows(runs).length, 10000);
   assert.ok(performance.now() - before < 1000);

@@ -1,4 +1,5 @@
-// Runs as the API shows them, with times in milliseconds around noon. For the tests of ledger.js and timeline.js.
+// Runs as the API shows them, with times in milliseconds around noon. For the tests of ledger.js and
+// timeline.js.
 
 export const NOON = Date.parse("2026-03-01T12:00:00Z");
 
@@ -16,11 +17,19 @@ export function held(kind, id, from, to, how, more = {}) {
 }
 
 export function ended(resources, { requested, delivered, settled }) {
-  const stop = requested === undefined ? {} : { requestedAt: at(requested), deliveredAt: at(delivered ?? requested + 0.2) };
-  return { runId: "run-1", state: "ended", receipt: { runId: "run-1", ...stop, settledAt: at(settled), resources } };
+  const stop =
+    requested === undefined
+      ? {}
+      : { requestedAt: at(requested), deliveredAt: at(delivered ?? requested + 0.2) };
+  return {
+    runId: "run-1",
+    state: "ended",
+    receipt: { runId: "run-1", ...stop, settledAt: at(settled), resources },
+  };
 }
 
 export function live(resources, { requested } = {}) {
-  const stop = requested === undefined ? {} : { requestedAt: at(requested), deliveredAt: at(requested + 0.2) };
+  const stop =
+    requested === undefined ? {} : { requestedAt: at(requested), deliveredAt: at(requested + 0.2) };
   return { runId: "run-1", state: requested === undefined ? "running" : "ending", held: resources, ...stop };
 }

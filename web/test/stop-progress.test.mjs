@@ -10,12 +10,19 @@ const ms = (time) => ({ ...at(time), ms: time });
 
 /** A receipt of a run that a stop at noon ended. */
 function receipt(resources, settled, leftovers = []) {
-  const rows = resources.map((row) => ({ ...row, releasedAt: row.releasedAt && ms(Date.parse(row.releasedAt.at) - Date.parse(at(0).at)) }));
+  const rows = resources.map((row) => ({
+    ...row,
+    releasedAt: row.releasedAt && ms(Date.parse(row.releasedAt.at) - Date.parse(at(0).at)),
+  }));
   return { ...ended(rows, { requested: 0, settled }).receipt, settledAt: ms(settled), leftovers };
 }
 
 test("it is over when every run has its receipt and every process is dead", () => {
-  const progress = begun({ runIds: ["a", "b"], ending: ["c"], processes: [{ id: "p1", state: "running", startedByRun: "old" }] });
+  const progress = begun({
+    runIds: ["a", "b"],
+    ending: ["c"],
+    processes: [{ id: "p1", state: "running", startedByRun: "old" }],
+  });
   assert.deepEqual(standing(progress).runs, { left: 3, all: 3 });
   for (const id of ["a", "b", "c"]) {
     assert.equal(standing(progress).over, false);
@@ -23,7 +30,10 @@ test("it is over when every run has its receipt and every process is dead", () =
   }
   assert.deepEqual(standing(progress).waiting, []);
   assert.equal(standing(progress).over, false, "the process is still alive");
-  processesSeen(progress, [{ id: "p1", state: "ended", startedByRun: "old" }, { id: "other", state: "running" }]);
+  processesSeen(progress, [
+    { id: "p1", state: "ended", startedByRun: "old" },
+    { id: "other", state: "running" },
+  ]);
   assert.deepEqual(standing(progress).processes, { left: 0, all: 1 });
   assert.equal(standing(progress).over, true);
 });
@@ -42,13 +52,22 @@ test("nothing to stop is over at once", () => {
 });
 
 test("the summary has the slowest run, all processes that were ended, and every leftover by name", () => {
-  const progress = begun({ runIds: ["a", "b"], processes: [{ id: "p1", state: "running", startedByRun: "old" }] });
+  const progress = begun({
+    runIds: ["a", "b"],
+    processes: [{ id: "p1", state: "running", startedByRun: "old" }],
+  });
   const tree = held("process", 1, -50, 8, "term", { swept: 2 });
   const before = held("process", 2, -50, -20, "exited", { swept: 0 });
   const kept = held("process", 3, -50, 3, "kept");
   runEnded(progress, "a", receipt([tree, before, kept], 12));
-  runEnded(progress, "b", receipt([], 504, [{ kind: "process", name: "pid 4242 (sudo), cannot be signalled" }]));
-  processesSeen(progress, [{ id: "p1", state: "ended", startedByRun: "old", leftovers: ["pid 9 (mount), stuck"] }]);
+  runEnded(
+    progress,
+    "b",
+    receipt([], 504, [{ kind: "process", name: "pid 4242 (sudo), cannot be signalled" }]),
+  );
+  processesSeen(progress, [
+    { id: "p1", state: "ended", startedByRun: "old", leftovers: ["pid 9 (mount), stuck"] },
+  ]);
   assert.deepEqual(summary(progress), {
     runs: 2,
     slowestMs: 504,

@@ -37,7 +37,11 @@ test("a stopped run is first shown at its stop, then its last 100 ms, then whole
   assert.deepEqual(names(slow), ["stop", "whole"], "the last 100 ms would hide where a slow stop began");
   assert.deepEqual(names(ended([held("process", 1, -10, -1, "exited")], { settled: 0 })), ["whole"]);
   assert.deepEqual(names(live([held("process", 1, -10, null, "")])), ["whole"]);
-  assert.deepEqual(names(live([held("process", 1, -1000, null, "")], { requested: 0 }), NOON + 20), ["stop", "last", "whole"]);
+  assert.deepEqual(names(live([held("process", 1, -1000, null, "")], { requested: 0 }), NOON + 20), [
+    "stop",
+    "last",
+    "whole",
+  ]);
 });
 
 test("everything stands inside the picture, in every zoom and width", () => {
@@ -54,7 +58,9 @@ test("everything stands inside the picture, in every zoom and width", () => {
         assert.ok(placed.y >= laid.plot.top && placed.y + placed.height <= laid.plot.bottom + 0.01);
         assert.ok(placed.word.x <= right + 10);
       }
-      for (const line of laid.lines) assert.ok(line.x >= laid.plot.x && line.x <= right + 0.01);
+      for (const line of laid.lines) {
+        assert.ok(line.x >= laid.plot.x && line.x <= right + 0.01);
+      }
     }
   }
 });
@@ -65,7 +71,10 @@ test("what lies after the request is hatched, and nothing else is", () => {
   const [model, process, , left] = laid.rows;
   assert.ok(Math.abs(process.late[0].x - at("requested")) < 0.01);
   assert.ok(process.late[0].width < at("settled") - at("requested") + 0.01);
-  assert.ok(Math.abs(left.late[0].x + left.late[0].width - at("settled")) < 0.01, "to the end, as it was never given back");
+  assert.ok(
+    Math.abs(left.late[0].x + left.late[0].width - at("settled")) < 0.01,
+    "to the end, as it was never given back",
+  );
   assert.equal(model.late.length, 1);
   assert.deepEqual(laid.rows[2].late, [], "it was over before");
   assert.equal(facts.requested, NOON);
@@ -80,16 +89,27 @@ test("what lies outside of the zoom is told at the edge where it is", () => {
 });
 
 test("many that were over before a zoom are counted and not drawn, few are drawn", () => {
-  const over = (number) => Array.from({ length: number }, (_, i) =>
-    held("process", i + 10, -900 + i, -800 + i, "exited", { label: `command ${i}` }));
+  const over = (number) =>
+    Array.from({ length: number }, (_, i) =>
+      held("process", i + 10, -900 + i, -800 + i, "exited", { label: `command ${i}` }),
+    );
   const of = (number) => {
-    const view = ended([held("process", 1, -600, 11, "term"), ...over(number)], { requested: 0, settled: 12 });
+    const view = ended([held("process", 1, -600, 11, "term"), ...over(number)], {
+      requested: 0,
+      settled: 12,
+    });
     const [stop, , whole] = zooms(factsOf(view, NOON));
     const rows = rowsOf(view, { now: NOON });
     return [inZoom(rows, stop), inZoom(rows, whole)].map(({ shown, before }) => [shown.length, before]);
   };
-  assert.deepEqual(of(6), [[7, 0], [7, 0]]);
-  assert.deepEqual(of(7), [[1, 7], [8, 0]]);
+  assert.deepEqual(of(6), [
+    [7, 0],
+    [7, 0],
+  ]);
+  assert.deepEqual(of(7), [
+    [1, 7],
+    [8, 0],
+  ]);
 });
 
 test("a live bar ends now and grows", () => {
@@ -101,13 +121,18 @@ test("a live bar ends now and grows", () => {
 });
 
 test("a bar of no length can still be seen", () => {
-  const view = ended([held("timer", 1, 0, 0, "cancelled"), held("process", 2, -1e7, 1, "term")], { requested: 0, settled: 2 });
+  const view = ended([held("timer", 1, 0, 0, "cancelled"), held("process", 2, -1e7, 1, "term")], {
+    requested: 0,
+    settled: 2,
+  });
   const timer = picture(view, { zoom: 2 }).laid.rows.find((placed) => placed.row.kind === "timer");
   assert.ok(timer.pieces[0].width >= 2);
 });
 
 test("300 calls in one lane are drawn as what can be told apart", () => {
-  const calls = Array.from({ length: 300 }, (_, i) => held("mcp_call", i + 1, i * 10, i * 10 + 9.9, "finished"));
+  const calls = Array.from({ length: 300 }, (_, i) =>
+    held("mcp_call", i + 1, i * 10, i * 10 + 9.9, "finished"),
+  );
   const { laid } = picture(ended(calls, { settled: 3000 }), { width: 400 });
   assert.equal(laid.rows.length, 1);
   assert.ok(laid.rows[0].pieces.length < 60);
@@ -117,24 +142,37 @@ test("labels of lines that stand close together do not cover each other", () => 
   const { laid } = picture(STOPPED, { zoom: 2 });
   const boxes = laid.lines.map((line) => {
     const length = textWidth(line.text);
-    return { tier: line.tier, from: line.anchor === "end" ? line.x - length : line.x, to: line.anchor === "end" ? line.x : line.x + length };
+    return {
+      tier: line.tier,
+      from: line.anchor === "end" ? line.x - length : line.x,
+      to: line.anchor === "end" ? line.x : line.x + length,
+    };
   });
   for (const [i, a] of boxes.entries()) {
-    for (const b of boxes.slice(i + 1)) assert.ok(a.tier !== b.tier || a.to <= b.from || b.to <= a.from);
+    for (const b of boxes.slice(i + 1)) {
+      assert.ok(a.tier !== b.tier || a.to <= b.from || b.to <= a.from);
+    }
   }
   assert.equal(new Set(boxes.map((box) => box.tier)).size, 3);
 });
 
 test("ticks are round numbers, few enough to be read", () => {
-  assert.deepEqual([13, 100, 0.4, 2600, 61000, 3.6e6, 9e8].map((span) => niceStep(span, 10)),
-    [2, 10, 0.05, 500, 10000, 600000, 172800000]);
+  assert.deepEqual(
+    [13, 100, 0.4, 2600, 61000, 3.6e6, 9e8].map((span) => niceStep(span, 10)),
+    [2, 10, 0.05, 500, 10000, 600000, 172800000],
+  );
   const { laid } = picture(STOPPED, { zoom: 2 });
-  assert.deepEqual(laid.ticks.map((tick) => tick.ms), [0, 200, 400, 600, 800, 1000]);
+  assert.deepEqual(
+    laid.ticks.map((tick) => tick.ms),
+    [0, 200, 400, 600, 800, 1000],
+  );
   const stop = picture(STOPPED).laid.ticks;
   assert.ok(stop.length >= 3 && stop[0].ms === 0, "the stop is counted from its request");
   for (const width of [300, 800, 1600]) {
     const xs = picture(STOPPED, { width }).laid.ticks.map((tick) => tick.x);
-    for (const [i, x] of xs.slice(1).entries()) assert.ok(x - xs[i] >= 40, `${width}`);
+    for (const [i, x] of xs.slice(1).entries()) {
+      assert.ok(x - xs[i] >= 40, `${width}`);
+    }
   }
 });
 
