@@ -82,5 +82,5 @@ async fn a_stream_goes_on_where_it_was() {
     scene.mode("send").await;
     let text = browser.text("article.turn[data-role=assistant] .markdown").await;
     assert_eq!(text.trim(), "one two three", "nothing is lost and nothing is doubled");
-    browser.assert_quiet(&["WebSocket connection to", "status of 502"]).await;
+    browser.assert_quiet(&["WebSocket connection to", "/api/sessions/resumed"]).await;
 }
