@@ -1,6 +1,6 @@
 // One tool call as one quiet line that unfolds to its arguments and its live output. It knows a call of run.js.
 //
-//   callView(call) -> {element, update(call, run)}
+//   new CallView(call) -> {element, update(call, run)}
 
 import { h, icon, setText } from "./dom.js";
 import { argumentLine, callInFull, inFull, millis, size, t } from "./texts.js";
@@ -15,79 +15,79 @@ const ENDS = {
 /** What a command says of its own end stands in brackets in the last line of its result. */
 const EXIT = /\n?\[exit code (-?\d+)[^\n]*\]\s*$/;
 
-export function callView(call) {
-  const mark = h("span", { class: "call-mark" });
-  const tool = h("span", { class: "call-tool" });
-  const line = h("span", { class: "call-line", dir: "ltr" });
-  const time = h("span", { class: "call-time" });
-  const end = h("span", { class: "call-end" });
-  const summary = h("summary", null, mark, tool, line, time, end);
-  const given = h("pre", { class: "call-arguments", tabindex: "0" });
-  const cut = h("p", { class: "hint", hidden: true });
-  const output = h("pre", { class: "call-output", tabindex: "0", "aria-label": t("call.output") });
-  const element = h("details", { class: "call", data: { call: call.id } }, summary, given, cut, output);
-  let latest = call;
-  let printed = "";
-  let shownArguments = null;
-  let shownEnd;
-
-  element.addEventListener("toggle", () => element.open && showInside());
-
-  function update(next, run) {
-    latest = next;
-    setText(tool, inFull(next.tool || ""));
-    if (next.arguments !== null && shownArguments !== next.arguments) {
-      shownArguments = next.arguments;
-      setText(line, argumentLine(next.arguments));
-    }
-    showEnd(next, run);
-    if (element.open) {
-      showInside();
-    }
+export class CallView {
+  constructor(call) {
+    this.mark = h("span", { class: "call-mark" });
+    this.tool = h("span", { class: "call-tool" });
+    this.line = h("span", { class: "call-line", dir: "ltr" });
+    this.time = h("span", { class: "call-time" });
+    this.end = h("span", { class: "call-end" });
+    this.given = h("pre", { class: "call-arguments", tabindex: "0", role: "group", "aria-label": t("call.arguments") });
+    this.cut = h("p", { class: "hint", hidden: true });
+    this.output = h("pre", { class: "call-output", tabindex: "0", role: "group", "aria-label": t("call.output") });
+    this.element = h("details", { class: "call", data: { call: call.id }, on: { toggle: () => this.showInside() } },
+      h("summary", null, this.mark, this.tool, this.line, this.time, this.end), this.given, this.cut, this.output);
+    this.call = call;
+    this.printed = "";
+    this.shownArguments = null;
+    this.shownEnd = null;
   }
 
-  function showEnd(next, run) {
-    const word = endOf(next, run);
-    const key = `${word.text}${next.ms}`;
-    if (shownEnd === key) {
+  update(call, run) {
+    this.call = call;
+    setText(this.tool, inFull(call.tool || ""));
+    if (call.arguments !== null && this.shownArguments !== call.arguments) {
+      this.shownArguments = call.arguments;
+      setText(this.line, argumentLine(call.arguments));
+    }
+    this.showEnd(call, run);
+    this.showInside();
+  }
+
+  showEnd(call, run) {
+    const word = endOf(call, run);
+    const key = `${word.end} ${word.text} ${call.ms}`;
+    if (this.shownEnd === key) {
       return;
     }
-    shownEnd = key;
-    element.dataset.end = word.end;
-    mark.replaceChildren(icon(word.icon));
-    setText(time, next.ms === null ? "" : millis(next.ms));
-    setText(end, word.text);
+    this.shownEnd = key;
+    this.element.dataset.end = word.end;
+    this.mark.replaceChildren(icon(word.icon));
+    setText(this.time, call.ms === null ? "" : millis(call.ms));
+    setText(this.end, word.text);
   }
 
-  function showInside() {
-    if (latest.arguments !== null) {
-      setText(given, callInFull(latest.arguments).join("\n"));
+  /** What a folded call printed is not drawn. */
+  showInside() {
+    if (!this.element.open) {
+      return;
     }
-    const text = latest.result ?? latest.output;
-    cut.hidden = latest.result !== null || latest.dropped === 0;
-    if (!cut.hidden) {
-      setText(cut, t("call.cut", { size: size(latest.dropped) }));
+    const { call } = this;
+    if (call.arguments !== null) {
+      setText(this.given, callInFull(call.arguments).join("\n"));
     }
-    print(text);
+    this.cut.hidden = call.result !== null || call.dropped === 0;
+    if (!this.cut.hidden) {
+      setText(this.cut, t("call.cut", { size: size(call.dropped) }));
+    }
+    this.print(call.result ?? call.output);
   }
 
-  function print(text) {
+  print(text) {
+    const { output, printed } = this;
     const atEnd = output.scrollHeight - output.scrollTop - output.clientHeight < 24;
-    if (text.startsWith(printed) && printed !== "") {
+    if (text === "" && this.call.end !== null) {
+      setText(output, t("call.no-output"));
+    } else if (text.startsWith(printed) && printed !== "") {
       output.append(visible(text.slice(printed.length)));
     } else if (text !== printed) {
       output.textContent = visible(text);
     }
-    if (text === "" && latest.end !== null) {
-      output.textContent = t("call.no-output");
-    }
-    printed = text;
+    this.printed = text;
     if (atEnd) {
       output.scrollTop = output.scrollHeight;
     }
   }
-
-  return { element, update };
 }
 
 /** Output of programs is hostile, too: what would turn a line around or hide in it is spelt out, tabs are not. */

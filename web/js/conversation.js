@@ -26,7 +26,7 @@ import { adopt, apply, fromHistory, newRun } from "./run.js";
 import { stickToEnd } from "./scroll.js";
 import * as store from "./store.js";
 import { t, timeElement } from "./texts.js";
-import { turnView } from "./turn.js";
+import { TurnView } from "./turn.js";
 
 export function openConversation(key, place, actions, history) {
   const conversation = new Conversation(key, place, actions);
@@ -254,7 +254,7 @@ class Conversation {
     entry.view.showAsked(entry.run.asked ?? "", item.messages[0].at, t("turn.you"));
     entry.view.update(entry.run);
     if (entry.run.verdict?.kind === "aborted") {
-      this.receipts.want(entry.view.answer, item.runId, entry.view.showReceipt);
+      this.receipts.want(entry.view.answer, item.runId, (receipt) => entry.view.showReceipt(receipt));
     }
   }
 
@@ -288,7 +288,7 @@ class Conversation {
   entryOf(runId) {
     let entry = this.entries.get(runId);
     if (!entry) {
-      entry = { run: newRun(runId), view: turnView(runId, this.actions), forget: null, sending: false, told: false };
+      entry = { run: newRun(runId), view: new TurnView(runId, this.actions), forget: null, sending: false, told: false };
       this.entries.set(runId, entry);
     }
     return entry;

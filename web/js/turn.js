@@ -1,11 +1,11 @@
 // One turn of a conversation: who said what, the calls, and how it ended. It shows a run of run.js and changes only what
 // changed; it knows neither where runs come from nor what stands around the turn.
 //
-//   turnView(runId, actions) -> {asked, answer, showAsked(text, at, who), update(run), showReceipt(receipt), showSubRuns(rows)}
+//   new TurnView(runId, actions) -> {asked, answer, showAsked(text, at, who), update(run), showReceipt(receipt), showSubRuns(rows)}
 //     asked, answer    the two <article>s
 //     actions          {inspect(runId), again(text)}: what the turn's buttons do
 
-import { callView } from "./call.js";
+import { CallView } from "./call.js";
 import { h, icon, keyed, setText } from "./dom.js";
 import { markdownView } from "./markdown.js";
 import { receiptLine } from "./receipt.js";
@@ -23,78 +23,88 @@ const STATES = {
   stopped: { icon: "stop", text: "turn.state.stopped" },
 };
 
-export function turnView(runId, actions) {
-  const askedText = h("div", { class: "asked-text", dir: "auto" });
-  const askedHead = h("header", { class: "turn-head" });
-  const asked = h("article", { class: "turn", data: { run: runId, role: "user" } }, askedHead, askedText);
-
-  const head = answerHead(runId, actions);
-  const body = h("div", { class: "turn-body" });
-  const subRuns = h("div", { class: "sub-runs" });
-  const foot = h("footer", { class: "turn-foot" });
-  const answer = h("article", { class: "turn", data: { run: runId, role: "assistant" } }, head.element, body, subRuns, foot);
-  const steps = new Map();
-  let askedFor = "";
-  let ended = null;
-
-  function showAsked(text, at, who) {
-    askedFor = text;
-    setText(askedText, text);
-    askedHead.replaceChildren(h("span", { class: "who" }, who), at ? timeElement(at) : "");
+export class TurnView {
+  constructor(runId, actions) {
+    this.actions = actions;
+    this.askedText = h("div", { class: "asked-text", dir: "auto" });
+    this.askedHead = h("header", { class: "turn-head" });
+    this.asked = h("article", { class: "turn", data: { run: runId, role: "user" } }, this.askedHead, this.askedText);
+    this.head = answerHead(runId, actions);
+    this.body = h("div", { class: "turn-body" });
+    this.subRuns = h("div", { class: "sub-runs" });
+    this.foot = h("footer", { class: "turn-foot" });
+    this.answer = h("article", { class: "turn", data: { run: runId, role: "assistant" } },
+      this.head.element, this.body, this.subRuns, this.foot);
+    this.steps = new Map();
+    this.shownEnd = null;
   }
 
-  function update(run) {
+  showAsked(text, at, who) {
+    setText(this.askedText, text);
+    this.askedHead.replaceChildren(h("span", { class: "who" }, who), timeElement(at));
+  }
+
+  update(run) {
     const state = outcome(run);
-    answer.dataset.state = state;
-    answer.setAttribute("aria-busy", String(run.state !== "ended"));
-    answer.classList.toggle("stopped", state === "stopped");
-    answer.classList.toggle("failed", state === "failed");
-    head.update(run, state);
-    for (const number of steps.keys()) {
-      if (!run.steps.some((step) => step.number === number)) {
-        steps.get(number).element.remove();
-        steps.delete(number);
+    this.answer.dataset.state = state;
+    this.answer.setAttribute("aria-busy", String(run.state !== "ended"));
+    this.answer.classList.toggle("stopped", state === "stopped");
+    this.answer.classList.toggle("failed", state === "failed");
+    this.head.update(run, state);
+    this.showSteps(run);
+    if (run.state === "ended") {
+      this.showEnd(run, state);
+    }
+  }
+
+  showSteps(run) {
+    const numbers = new Set(run.steps.map((step) => step.number));
+    for (const [number, view] of this.steps) {
+      if (!numbers.has(number)) {
+        view.element.remove();
+        this.steps.delete(number);
       }
     }
     for (const step of run.steps) {
-      let view = steps.get(step.number);
+      let view = this.steps.get(step.number);
       if (!view) {
         view = stepView();
-        steps.set(step.number, view);
-        body.append(view.element);
+        this.steps.set(step.number, view);
+        this.body.append(view.element);
       }
       view.update(step, run);
     }
-    if (ended !== run.receipt || (run.state === "ended" && ended === null)) {
-      showEnd(run, state);
+  }
+
+  showEnd(run, state) {
+    const shown = `${state} ${run.missed} ${run.told} ${run.compacted} ${Boolean(run.receipt)}`;
+    if (this.shownEnd === shown) {
+      return;
     }
+    this.shownEnd = shown;
+    const parts = [
+      run.compacted > 0 && h("p", { class: "told" }, counted("turn.compacted", run.compacted)),
+      run.missed && h("p", { class: "told" }, t("turn.missed")),
+      state === "failed" && failure(run.verdict, () => this.actions.again(this.askedText.textContent)),
+      state === "stopped" && run.receipt && receiptElement(run.receipt),
+      run.told && h("details", { class: "told" }, h("summary", null, t("turn.told")), run.told),
+    ];
+    this.foot.replaceChildren(...parts.filter(Boolean));
   }
 
-  function showEnd(run, state) {
-    ended = run.receipt || true;
-    const failed = state === "failed" && failure(run.verdict, () => actions.again(askedFor));
-    const told = run.told && h("details", { class: "told" }, h("summary", null, t("turn.told")), run.told);
-    const compacted = run.compacted > 0 && h("p", { class: "told" }, counted("turn.compacted", run.compacted));
-    const missed = run.missed && h("p", { class: "told" }, t("turn.missed"));
-    const line = state === "stopped" && run.receipt && receiptElement(run.receipt);
-    foot.replaceChildren(...[compacted, missed, failed, line, told].filter(Boolean));
-  }
-
-  function showReceipt(receipt) {
-    if (!foot.querySelector(".receipt-line")) {
-      foot.prepend(receiptElement(receipt));
+  showReceipt(receipt) {
+    if (!this.foot.querySelector(".receipt-line")) {
+      this.foot.prepend(receiptElement(receipt));
     }
   }
 
   /** Runs that this one started in other agents and that are not over; each leads to its own details. */
-  function showSubRuns(rows) {
-    keyed(subRuns, rows, (row) => row.runId, subRunLine, (element, row) => {
+  showSubRuns(rows) {
+    keyed(this.subRuns, rows, (row) => row.runId, subRunLine, (element, row) => {
       const state = row.verdict?.kind === "aborted" ? "stopping" : row.phase === "waiting_llm" ? "waiting" : row.state;
       setText(element.querySelector(".sub-run-state"), t(STATES[state]?.text ?? "turn.state.running"));
     });
   }
-
-  return { asked, answer, showAsked, update, showReceipt, showSubRuns };
 }
 
 function subRunLine(row) {
@@ -171,7 +181,7 @@ function stepView() {
     for (const call of step.calls) {
       let view = calls.get(call.id);
       if (!view) {
-        view = callView(call);
+        view = new CallView(call);
         calls.set(call.id, view);
         element.append(view.element);
       }
