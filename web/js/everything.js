@@ -227,7 +227,7 @@ function drawSessions(part, sessions) {
     );
     row.children[0].append(h("span", { class: "phase" }));
     row.children[1].append(sessionLink(session.key));
-    row.children[4].append(h("time", { datetime: session.lastUsedAt }));
+    row.children[4].append(h("time"));
     return row;
   };
   fill(
