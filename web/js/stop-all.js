@@ -208,24 +208,22 @@ async function readMissing(progress) {
 
 /**
  * Where all is really over the dialog has nothing more to say than one line; what is left stays on the screen
- * until it is read.
+ * until somebody has read it: in the dialog, or beside what they have turned to since.
  */
-function finish(parts, { line, content }) {
+function finish(parts, { line, content, left }) {
   if (content.length === 0) {
-    if (parts.dialog.open) {
-      parts.dialog.close();
-    }
+    parts.dialog.close();
     toasts.success(line);
     return;
+  }
+  if (!parts.dialog.open) {
+    toasts.error([line, ...left].join(" · "));
   }
   parts.what.replaceChildren(h("p", { role: "status" }, line), ...content);
   byId("stop-all-title").textContent = t("stop-all.over");
   parts.cancel.hidden = true;
   label(parts.confirm, "done", t("stop-all.close"));
   parts.confirm.classList.remove("stop-button");
-  if (!parts.dialog.open) {
-    parts.dialog.showModal();
-  }
 }
 
 function told({ runs, slowestMs, processes, leftovers }, holdProblem) {
@@ -247,7 +245,11 @@ function told({ runs, slowestMs, processes, leftovers }, holdProblem) {
   if (holdProblem) {
     content.push(trouble(t("stop-all.hold-problem", { reason: oneLine(holdProblem, 200) })));
   }
-  return { line: parts.join(" · "), content };
+  const left = leftovers.slice(0, MOST_NAMED).map(({ name }) => oneLine(name, 200));
+  if (holdProblem) {
+    left.push(t("stop-all.hold-problem", { reason: oneLine(holdProblem, 200) }));
+  }
+  return { line: parts.join(" · "), content, left };
 }
 
 function leftoverList(leftovers) {

@@ -12,6 +12,7 @@
 //   me           {principal, scope, version} or null when signed out
 //   route        {view: "chat"|"runs"|"run"|"agents"|"approvals", key?: session, run?: run id}
 //   inspected    id of the run that the inspector shows, or null; views call inspect(runId)
+//   agent        id of the agent that was chosen in the tree, or null
 //   agents       [AgentRow]
 //   runs         [RunView] that are not over
 //   ended        [RunView] newest runs that are over, at most 50
@@ -36,6 +37,7 @@ const slices = {
   me: null,
   route: { view: "chat" },
   inspected: null,
+  agent: null,
   agents: [],
   runs: [],
   ended: [],

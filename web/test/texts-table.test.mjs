@@ -1,0 +1,55 @@
+// The table of texts: complete in every language, in order, and neither short of a text nor carrying one that
+// nobody shows.
+
+import assert from "node:assert/strict";
+import { readFileSync, readdirSync } from "node:fs";
+import { test } from "node:test";
+
+const WEB = new URL("../", import.meta.url);
+const source = readFileSync(new URL("texts.json", WEB), "utf8");
+const table = JSON.parse(source);
+const scripts = readdirSync(new URL("js/", WEB)).map((name) =>
+  readFileSync(new URL(`js/${name}`, WEB), "utf8"),
+);
+const page = [readFileSync(new URL("index.html", WEB), "utf8"), ...scripts].join("\n");
+
+const placeholders = (text) => [...text.matchAll(/\{(\w+)\}/g)].map((match) => match[1]).sort();
+
+test("a key stands on each line, in order", () => {
+  const lines = source.trim().split("\n").slice(1, -1);
+  const keys = lines.map((line) => /^ {2}"([^"]+)": \{/.exec(line)?.[1]);
+  assert.deepEqual(keys, Object.keys(table));
+  assert.deepEqual(keys, [...keys].sort());
+});
+
+test("every text stands in every language, with the same values in it", () => {
+  for (const [key, row] of Object.entries(table)) {
+    assert.deepEqual(Object.keys(row), ["en", "ko", "zh"], key);
+    for (const [code, text] of Object.entries(row)) {
+      assert.ok(text.trim() === text && text !== "", `${key} in ${code}`);
+      assert.deepEqual(placeholders(text), placeholders(row.en), `${key} in ${code}`);
+    }
+  }
+});
+
+test("every text that the page asks for by its whole name is there", () => {
+  const asked = [...page.matchAll(/\b(?:t|counted)\("([^"]+)"|data-(?:text|label|placeholder)="([^"]+)"/g)];
+  const there = (key) => key in table || (`${key}.one` in table && `${key}.many` in table);
+  assert.ok(asked.length > 150, `only ${asked.length} found`);
+  for (const [, called, marked] of asked) {
+    assert.ok(there(called ?? marked), called ?? marked);
+  }
+});
+
+test("every text of the page is asked for, by its name or by a name that is put together", () => {
+  const named = new Set([...page.matchAll(/["'`]([a-z][\w.-]*)["'`]/g)].map((match) => match[1]));
+  const built = [...page.matchAll(/`([a-z][\w.-]*\.)?\$\{[^}]+\}(\.[\w.-]+)?`/g)];
+  const beginnings = built.filter(([, beginning]) => beginning).map(([, beginning]) => beginning);
+  const ends = built.filter(([, beginning, end]) => !beginning && end).map(([, , end]) => end);
+  for (const key of Object.keys(table).filter((name) => !name.startsWith("term."))) {
+    const whole = named.has(key) || named.has(key.replace(/\.(one|many)$/, ""));
+    const parts =
+      beginnings.some((beginning) => key.startsWith(beginning)) || ends.some((end) => key.endsWith(end));
+    assert.ok(whole || parts, `nobody shows ${key}`);
+  }
+});
