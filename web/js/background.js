@@ -155,6 +155,10 @@ function endButton(process, kind) {
   return button;
 }
 
+function pathOf(process) {
+  return `${api.session(process.sessionKey)}/processes/${encodeURIComponent(process.id)}`;
+}
+
 /**
  * The answer comes when the process is dead. What takes longer than a moment can be forced in the meantime.
  */
@@ -163,9 +167,7 @@ async function end(process, kind, button) {
   const force = button.parentElement.querySelector(".force-process");
   const offer = setTimeout(() => (force.hidden = false), 300);
   try {
-    await api.del(
-      `${api.session(process.sessionKey)}/processes/${encodeURIComponent(process.id)}${kind === "force" ? "?force=1" : ""}`,
-    );
+    await api.del(`${pathOf(process)}${kind === "force" ? "?force=1" : ""}`);
   } catch (problem) {
     const told = t("processes.end-failed", { reason: reasonOf(problem) });
     console.error(told, problem);
@@ -179,7 +181,7 @@ async function end(process, kind, button) {
 
 /** Reads on for as long as the output is unfolded and more can come. Who has scrolled up stays there. */
 async function read(process, viewer, output) {
-  const path = `${api.session(process.sessionKey)}/processes/${encodeURIComponent(process.id)}`;
+  const path = pathOf(process);
   let next = 0;
   output.textContent = "";
   while (viewer.open && viewer.isConnected) {

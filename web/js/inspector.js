@@ -46,10 +46,15 @@ function inspect(root, runId) {
   let known = null;
   const parts = furnish(root, runId, () => frame.ask());
   const frame = framed(() => known && draw(parts, known));
-  const watching = watch(runId, (now) => {
+  const tell = (now) => {
     known = now;
     frame.ask();
-  });
+  };
+  const watching = watch(
+    runId,
+    tell,
+    () => !document.hidden && root.checkVisibility({ visibilityProperty: true }),
+  );
   const sizes = new ResizeObserver(frame.ask);
   sizes.observe(parts.picture.frame.parentElement);
   const undo = [
@@ -58,6 +63,7 @@ function inspect(root, runId) {
       // As a view of its own it is what the page is about; beside the chat it is an aside.
       root.setAttribute("role", view === "run" ? "main" : "complementary");
       parts.title.setAttribute("aria-level", view === "run" ? "1" : "2");
+      watching.look();
       frame.ask();
     }),
     background.mount(parts.processes, (process) => process.startedByRun === runId),

@@ -16,9 +16,10 @@ const MOST_CHILDREN = 48;
 
 /**
  * Calls `tell({view, children, problem})` at every change; `children` are the sub-runs by their ids. Gives
- * `{look, leave}`: `look()` asks at once, for when something is known to have happened.
+ * `{look, leave}`: `look()` asks at once, for when something is known to have happened; `isSeen()` says
+ * whether somebody looks.
  */
-export function watch(runId, tell) {
+export function watch(runId, tell, isSeen) {
   const known = { view: null, children: new Map(), problem: null };
   let gone = false;
   let wake = () => {};
@@ -33,22 +34,18 @@ export function watch(runId, tell) {
     });
   const readUntilOver = async () => {
     let childrenAt = 0;
-    for (;;) {
-      const over = document.hidden && known.view ? false : await read(runId, known);
-      if (over || Date.now() - childrenAt >= CHILDREN_MS) {
+    let over = false;
+    while (!over && !gone) {
+      // Nobody looks: the first look is kept for whoever comes, and news can wait.
+      const idle = known.view && !isSeen();
+      over = idle ? false : await read(runId, known);
+      if (over || (!idle && Date.now() - childrenAt >= CHILDREN_MS)) {
         childrenAt = Date.now();
         await readChildren(known);
       }
-      if (gone) {
-        return;
-      }
-      tell(known);
-      if (over) {
-        return;
-      }
-      await pause(pauseAfter(known));
-      if (gone) {
-        return;
+      if (!gone) {
+        tell(known);
+        await pause(over ? 0 : idle ? AWAY_MS : pauseAfter(known));
       }
     }
   };
@@ -64,7 +61,7 @@ export function watch(runId, tell) {
 }
 
 function pauseAfter({ view, problem }) {
-  if (problem || document.hidden) {
+  if (problem) {
     return AWAY_MS;
   }
   return view.state === "ending" ? STOPPING_MS : view.state === "queued" ? QUEUED_MS : RUNNING_MS;
