@@ -2,10 +2,11 @@
 //! script that runs before anything of the page, and by the browser's own console.
 
 use std::fmt;
+use std::time::Instant;
 
 use serde_json::Value;
 
-use super::Browser;
+use super::{Browser, PATIENCE};
 
 /// Runs in every new document before its own scripts. `window.__book` is what it has seen.
 pub(super) const WATCH: &str = r#"
@@ -77,6 +78,24 @@ impl Browser {
                 })
                 .collect(),
             Err(error) => panic!("no console: {error}"),
+        }
+    }
+
+    /// The entries of the console since the last call, up to one that contains this: they come a moment after what they tell of.
+    ///
+    /// # Cancel safety
+    /// As [`Self::entries`].
+    ///
+    /// # Panics
+    /// When none comes in time.
+    pub async fn entries_until(&self, part: &str) -> Vec<Entry> {
+        let (begun, mut all) = (Instant::now(), Vec::new());
+        loop {
+            all.extend(self.entries().await);
+            if all.iter().any(|entry: &Entry| entry.text.contains(part)) {
+                return all;
+            }
+            assert!(begun.elapsed() < PATIENCE, "nothing on the console contains {part:?}: {all:#?}");
         }
     }
 

@@ -41,10 +41,8 @@ async fn one_run_is_stopped_then_all_and_the_hold_stays_until_it_is_lifted() {
     browser.click("#stop-all").await;
     browser.click("#stop-all-hold").await;
     browser.click("#stop-all-confirm").await;
-    // The dialog stays to say what came of it.
-    browser.reads("#stop-all-confirm", "Close").await;
-    browser.click("#stop-all-confirm").await;
     browser.gone("#stop-all-dialog").await;
+    browser.reads("#toasts .toast.success", "stopped").await;
     for run in &runs[1..] {
         assert_eq!(scene.ended(run).await["verdict"]["kind"], "aborted");
     }

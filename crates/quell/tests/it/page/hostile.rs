@@ -1,6 +1,6 @@
 //! What comes from models, tools, names and keys is hostile text: shown as it is, and never run.
 
-use quell_testkit::browser::is_skipped;
+use quell_testkit::browser::{Key, is_skipped};
 use quell_testkit::model::{Behaviour, Stream};
 use serde_json::json;
 
@@ -68,7 +68,7 @@ async fn hostile_text_is_shown_and_never_run() {
     let stream = Stream::new().thinking(&all).text(&all).chunked(7);
     scene.model.script(stream);
     scene.session("<script>window.__xss=92</script>").await;
-    scene.say(&CORPUS.join(" ").replace(char::is_control, " ")).await;
+    paste(&scene, &all).await;
     scene.mode("send").await;
     browser.reads("article.turn[data-role=assistant] .markdown", "<script>window.__xss=1</script>").await;
     inert(&scene, "an answer").await;
@@ -92,6 +92,13 @@ async fn hostile_text_is_shown_and_never_run() {
     inert(&scene, "a restored answer").await;
     assert_eq!(browser.value(STRUCTURE).await, shell, "the frame of the page is as it was");
     browser.assert_quiet(&["status of 404"]).await;
+}
+
+/// Sends a text that nobody would type key by key.
+async fn paste(scene: &Scene, text: &str) {
+    scene.browser.click("#message").await;
+    scene.browser.cdp("Input.insertText", json!({"text": text})).await;
+    scene.browser.press(Key::Enter).await;
 }
 
 /// What a page must have once, and must not be given by anybody else.

@@ -69,8 +69,6 @@ async fn everything_is_reached_and_stopped_with_the_keyboard_alone() {
     browser.tab_to("#stop-all-confirm").await;
     browser.press(Key::Enter).await;
     assert_eq!(scene.ended(&two).await["verdict"]["kind"], "aborted");
-    browser.reads("#stop-all-confirm", "Close").await;
-    browser.press(Key::Enter).await;
     browser.gone("#stop-all-dialog").await;
     browser.until("document.activeElement && document.activeElement !== document.body").await;
     browser.assert_quiet(&[SIGNED_OUT]).await;

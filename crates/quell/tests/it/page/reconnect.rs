@@ -30,7 +30,7 @@ async fn a_page_outlives_its_daemon() {
     assert_eq!(browser.value("document.querySelector('#message').value").await, "half a thou");
     // A stop that cannot be sent is not silent.
     browser.click("#send").await;
-    browser.reads("#settling", "Could not stop").await;
+    scene.toast("error", "Could not stop").await;
 
     let (home, address) = (scene.daemon.home().clone(), scene.daemon.address().to_owned());
     scene.daemon = home.start_on(exe(), &address).await;

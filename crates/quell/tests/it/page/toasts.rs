@@ -3,7 +3,7 @@
 //! A sound daemon hardly ever refuses the stop of a call that its page offers. So the refusals come from a relay, in the very
 //! words of the daemon; a lost network is a browser without one.
 
-use quell_testkit::browser::is_skipped;
+use quell_testkit::browser::{Entry, is_skipped};
 use quell_testkit::model::Behaviour;
 use serde_json::{Value, json};
 
@@ -82,10 +82,8 @@ async fn refused(scene: &Scene, parts: &[&str], network: &str) {
     let words = reason.split_whitespace().count();
     assert!((2..30).contains(&words) && !reason.contains(['<', '{']), "no reason for people: {reason:?}");
     // What the browser says of the request, and what the page says of the failure; nothing else.
-    let entries = browser.entries().await;
-    let told = |entry: &&quell_testkit::browser::Entry| {
-        entry.source == "console-api" && entry.text.contains("Could not stop the call")
-    };
+    let entries = browser.entries_until("Could not stop the call").await;
+    let told = |entry: &&Entry| entry.source == "console-api" && entry.text.contains("Could not stop the call");
     assert_eq!(entries.iter().filter(told).count(), 1, "{entries:#?}");
     let loud = entries.iter().filter(|entry| entry.level == "SEVERE" && !told(entry));
     assert!(loud.clone().all(|entry| entry.text.contains(network)), "{:#?}", loud.collect::<Vec<_>>());
