@@ -6,6 +6,7 @@ import * as approvals from "./approvals.js";
 import { Composer } from "./composer.js";
 import { emptySession, openConversation } from "./conversation.js";
 import { byId, h, listen, setText } from "./dom.js";
+import { isKnown } from "./history.js";
 import { reasonOf } from "./reasons.js";
 import { recall, remember } from "./remembered.js";
 import * as store from "./store.js";
@@ -15,8 +16,6 @@ import * as toasts from "./toasts.js";
 const LAST = "quell.session";
 
 let open = null;
-/** Keys that were made up here and not used yet: the daemon need not be asked about them. */
-const unused = new Set();
 
 export function mount(root) {
   const forget = [
@@ -39,9 +38,7 @@ export function newKey() {
   const now = new Date();
   const two = (number) => String(number).padStart(2, "0");
   const day = `${now.getFullYear()}-${two(now.getMonth() + 1)}-${two(now.getDate())}`;
-  const key = `page-${day}-${two(now.getHours())}${two(now.getMinutes())}-${crypto.randomUUID().slice(0, 4)}`;
-  unused.add(key);
-  return key;
+  return `page-${day}-${two(now.getHours())}${two(now.getMinutes())}-${crypto.randomUUID().slice(0, 4)}`;
 }
 
 function openSession(wanted) {
@@ -69,15 +66,12 @@ function openSession(wanted) {
     changed: () => onChange(key),
     stepBegins: (runId) => open?.key === key && open.composer.stepBegins(runId),
   };
-  const conversation = openConversation(key, place, actions, unused.delete(key) ? "empty" : "read");
+  const conversation = openConversation(key, place, actions);
   const undo = approvals.mount(byId("chat-approvals"), { only: (row) => row.sessionKey === key });
   open = { key, conversation, composer: new Composer(key, conversation), config: null, undo };
   open.composer.update();
-  if (conversation.isEmpty()) {
-    showChoices();
-  } else {
-    readConfig();
-  }
+  showChoices();
+  readConfig();
   if (!window.matchMedia("(pointer: coarse)").matches) {
     byId("message").focus();
   }
@@ -157,13 +151,13 @@ async function copyCode(event) {
 async function readConfig() {
   const mine = open;
   try {
-    const view = await get(session(mine.key));
-    mine.config = view.config || null;
+    // A session that does not exist yet begins with the default agent and its model.
+    mine.config = (await isKnown(mine.key)) ? ((await get(session(mine.key))).config ?? null) : null;
   } catch (problem) {
     if (!(problem instanceof Problem)) {
       throw problem;
     }
-    // A session that does not exist yet has the agent and the model that it will begin with: the default ones.
+    // Then the head shows the defaults; the run itself says which agent it has.
   }
   if (open === mine) {
     showChoices();

@@ -1,12 +1,10 @@
 // The turns of the open session: pages of its history as one scrolls up, and its runs as they stream. It shows them in order and
 // keeps the newest in sight; it knows neither the composer nor how runs are stopped.
 //
-//   openConversation(key, place, actions, history) -> conversation
+//   openConversation(key, place, actions) -> conversation
 //     place      {turns, older, scroll, empty, newest}: the elements
 //     actions    {inspect(runId), again(text), changed(), stepBegins(runId)}: `changed` is called when a run began, moved on or
 //                ended, `stepBegins` before a run goes on to its next step
-//     history    "read", or "empty" for a session that nobody has used yet
-//   conversation.isEmpty()               nothing is shown, and nothing is on its way
 //   conversation.sending(runId, text)    shows a message before the daemon has it
 //   conversation.refused(runId)          the daemon does not have it, or has put it elsewhere
 //   conversation.steered(runId, text)    it went to the running run
@@ -28,9 +26,9 @@ import * as store from "./store.js";
 import { t, timeElement } from "./texts.js";
 import { TurnView } from "./turn.js";
 
-export function openConversation(key, place, actions, history) {
+export function openConversation(key, place, actions) {
   const conversation = new Conversation(key, place, actions);
-  conversation.begin(history);
+  conversation.begin();
   return conversation;
 }
 
@@ -44,7 +42,6 @@ class Conversation {
     this.loading = false;
     this.lookWanted = false;
     this.loaded = false;
-    this.unused = false;
     this.closed = false;
     this.frame = 0;
     this.last = null;
@@ -57,7 +54,7 @@ class Conversation {
     this.undo = [];
   }
 
-  begin(history) {
+  begin() {
     this.place.turns.replaceChildren();
     this.undo = [
       store.subscribe("runs", () => this.takeRuns()),
@@ -65,13 +62,7 @@ class Conversation {
       live.on("sessions.changed", (event) => this.sessionNews(event)),
       live.onState((state) => state === "live" && this.lookAgain()),
     ];
-    if (history === "empty") {
-      this.unused = true;
-      this.loaded = true;
-      this.show([]);
-    } else {
-      this.loadNewest();
-    }
+    this.loadNewest();
   }
 
   close() {
@@ -89,10 +80,6 @@ class Conversation {
 
   active() {
     return [...this.entries.values()].map((entry) => entry.run).filter((run) => run.state !== "ended");
-  }
-
-  isEmpty() {
-    return this.loaded && this.items.length === 0;
   }
 
   isOver(runId) {
@@ -172,9 +159,6 @@ class Conversation {
   async lookAgain() {
     if (this.loading) {
       this.lookWanted = true;
-      return;
-    }
-    if (this.unused && this.items.length === 0) {
       return;
     }
     if (!this.loaded) {

@@ -2,28 +2,33 @@
 //
 //   pagesOf(key)     {newest(), older(), look(), hasOlder()}: items, oldest first; `older` goes on where the last page ended, `look`
 //                    reads the newest page again without losing that place
+//   await isKnown(key)         whether the daemon has this session: a session begins with its first message
 //   mergeNewest(shown, page)   the order after the newest page was read again; pure
 //   itemsOf(messages)          items of the messages of a page; pure
 //
 // An item: {id, runId, messages} for a turn, {id, resetAt} for a place where the history was emptied.
 
 import * as api from "./api.js";
+import * as store from "./store.js";
 
 const TURNS = 30;
 
+/** Asks the list, which has an answer for every key: to be asked about what is not there would be an error each time. */
+export async function isKnown(key) {
+  if (store.get("sessions").items.some((row) => row.key === key)) {
+    return true;
+  }
+  const { items, nextCursor } = await api.get(`/api/sessions?limit=100&search=${encodeURIComponent(key)}`);
+  return Boolean(nextCursor) || items.some((row) => row.key === key);
+}
+
 export function pagesOf(key) {
   let cursor = null;
+  let known = false;
 
   async function page(query) {
-    try {
-      return await api.get(`${api.session(key)}/history?turns=${TURNS}${query}`);
-    } catch (problem) {
-      if (problem.status === 404) {
-        // A session begins with its first message.
-        return { items: [] };
-      }
-      throw problem;
-    }
+    known ||= await isKnown(key);
+    return known ? api.get(`${api.session(key)}/history?turns=${TURNS}${query}`) : { items: [] };
   }
 
   return {

@@ -8,7 +8,7 @@
 //   outcome(run)           "queued" | "running" | "stopping" | "ending" | "completed" | "failed" | "stopped"
 //
 // A run: {runId, seq, agent, state, startedAt, endedAt, steps, calls: Map, approval, verdict, receipt, usage, compacted, missed}.
-// A step: {number, text, thinking, calls: [call], partial: null | "not-seen" | "kept", steered: [text]}.
+// A step: {number, text, thinking, calls: [call], partial: null | "cut" | "not-seen" | "kept", steered: [text]}.
 // A call: {id, tool, arguments, output, dropped, result, end, ms, approval: id | null, startedAt, gone}.
 
 /** Characters of live output that are kept per call; the end of it is what one wants to see. */
@@ -136,11 +136,11 @@ const TAKERS = {
   },
 };
 
-/** What had streamed when the end came is not an answer: no call closed the message. */
+/** What had streamed when the end came is not an answer: no call closed the message. The history knows whether the model sees it. */
 function cut(run) {
   const last = lastWords(run);
   if (last && last.text !== "" && last.calls.length === 0 && last.partial === null) {
-    last.partial = "not-seen";
+    last.partial = "cut";
   }
 }
 

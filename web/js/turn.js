@@ -227,7 +227,7 @@ function saidView(parent) {
     frame.classList.toggle("not-seen", partial === "not-seen");
     note.hidden = partial === null;
     if (partial !== null) {
-      setText(note, t(partial === "kept" ? "turn.kept" : "turn.not-seen"));
+      setText(note, t(`turn.partial.${partial}`));
     }
   };
 }

@@ -50,7 +50,7 @@ test("an event that was seen before changes nothing, and nothing follows the end
 test("what was streaming when the stop came is no answer; what called a tool is", () => {
   const cut = listen(newRun("r"), [...started, { type: "text.delta", text: "half" }, { type: "run.ending", verdict: aborted }]);
   assert.equal(outcome(cut), "stopping");
-  assert.equal(cut.steps[0].partial, "not-seen");
+  assert.equal(cut.steps[0].partial, "cut");
   const whole = listen(newRun("r"), [...started, { type: "text.delta", text: "I look." },
     { type: "tool.started", callId: "c", tool: "shell", arguments: {} }, ...end(aborted)]);
   assert.equal(whole.steps[0].partial, null);
@@ -130,7 +130,7 @@ test("the history corrects what was listened to", () => {
   listen(heard, [{ type: "run.snapshot", text: "", thinking: "", calls: [] }, ...end(aborted)], 50);
   adopt(heard, fromHistory([{ runId: "a", role: "user", text: "q", at: "1", verdict: aborted }]));
   assert.equal(heard.steps[0].text, "nobody wrote this down");
-  assert.equal(heard.steps[0].partial, "not-seen");
+  assert.equal(heard.steps[0].partial, "cut");
 });
 
 test("pages of history and what runs now come in one order", () => {
