@@ -14,6 +14,9 @@
 /** Characters of live output that are kept per call; the end of it is what one wants to see. */
 export const MOST_OUTPUT = 65_536;
 
+/** How a text ends that was cut off and that the model reads on; people see a note instead. */
+const INTERRUPTED = "[Interrupted: this message was cut off here and is not a finished answer.]";
+
 export function newRun(runId) {
   return {
     runId,
@@ -220,9 +223,8 @@ export function adopt(run, told) {
   });
   const last = lastWords(run);
   const lastTold = lastWords(told);
-  // Text that was cut off and is in the history like any other is one that the model sees, marked as interrupted.
   if (last?.partial && lastTold) {
-    last.partial = lastTold.partial ?? "kept";
+    last.partial = lastTold.partial;
   }
 }
 
@@ -253,8 +255,9 @@ function take(run, message) {
   } else if (message.role === "assistant") {
     const number = run.steps.length + 1;
     const one = step(run, number);
-    one.text = message.text;
-    one.partial = message.partial ? (message.kept ? "kept" : "not-seen") : message.kept ? "kept" : null;
+    const kept = message.kept || message.text.endsWith(INTERRUPTED);
+    one.text = kept ? message.text.replace(INTERRUPTED, "").trimEnd() : message.text;
+    one.partial = kept ? "kept" : message.partial ? "not-seen" : null;
     for (const made of message.calls || []) {
       const call = callOf(run, made.id);
       call.tool = made.tool;
