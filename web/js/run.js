@@ -223,7 +223,7 @@ export function adopt(run, told) {
   });
   const last = lastWords(run);
   const lastTold = lastWords(told);
-  if (last?.partial && lastTold) {
+  if (last?.partial && lastTold?.text.trim() === last.text.trim()) {
     last.partial = lastTold.partial;
   }
 }

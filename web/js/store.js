@@ -27,6 +27,8 @@ import * as live from "./live.js";
 
 /** Events come in bursts: a stop of a tree is many. */
 const SETTLE_MS = 80;
+/** And with a hundred runs at work they do not end: what is fetched is fetched this often at most. */
+const ROUND_MS = 400;
 const BEAT_MS = 2000;
 const ENDED = 50;
 const SESSIONS = 100;
@@ -64,6 +66,7 @@ const due = new Set();
 let search = "";
 let timer = 0;
 let beat = 0;
+let lastRound = 0;
 let fetching = false;
 let undo = [];
 
@@ -103,7 +106,7 @@ export function refresh(...names) {
     due.add(name);
   }
   if (!timer && !fetching && beat) {
-    timer = setTimeout(fetchDue, SETTLE_MS);
+    timer = setTimeout(fetchDue, Math.max(SETTLE_MS, lastRound + ROUND_MS - Date.now()));
   }
 }
 
@@ -198,6 +201,7 @@ function onBeat() {
 /** One request after the other: a browser keeps few connections to one host, and a stop has to find one free. */
 async function fetchDue() {
   timer = 0;
+  lastRound = Date.now();
   fetching = true;
   try {
     for (const name of [...due]) {
