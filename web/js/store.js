@@ -51,7 +51,7 @@ const slices = {
 };
 
 const fetchers = {
-  agents: async () => (await api.get("/api/agents")).items,
+  agents: fetchAgents,
   runs: async () => (await api.get("/api/runs?state=active")).items,
   ended: async () => (await api.get(`/api/runs?limit=${ENDED}`)).items.filter((run) => run.state === "ended"),
   sessions: async () => api.get(sessionsPath()),
@@ -62,10 +62,13 @@ const fetchers = {
 };
 
 const listeners = new Map();
+/** What events said of agents, and in which round of fetching they said it. */
+const told = new Map();
 const due = new Set();
 let search = "";
 let timer = 0;
 let beat = 0;
+let rounds = 0;
 let lastRound = 0;
 let fetching = false;
 let undo = [];
@@ -171,13 +174,24 @@ function connectionChanged(state) {
 /** The event alone is enough for the status; who works on what needs the list of runs. */
 function agentChanged({ agentId, computeStatus, activeRuns, change }) {
   const known = slices.agents.some((agent) => agent.id === agentId);
+  told.set(agentId, { round: rounds, computeStatus, activeRuns });
   if (change || !known) {
     refresh("agents", "models");
   } else {
     put("agents", slices.agents.map((agent) => (agent.id === agentId ? { ...agent, computeStatus, activeRuns } : agent)));
   }
-  // An answer that was under way may be older than this event; the next one is not.
   refresh("agents", "runs");
+}
+
+/** A list that was asked for before an event may be older than it: of that agent, the event is believed. */
+async function fetchAgents() {
+  rounds += 1;
+  const round = rounds;
+  const { items } = await api.get("/api/agents");
+  return items.map((agent) => {
+    const event = told.get(agent.id);
+    return event?.round >= round ? { ...agent, computeStatus: event.computeStatus, activeRuns: event.activeRuns } : agent;
+  });
 }
 
 function agentEvent({ stream }) {
