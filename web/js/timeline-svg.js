@@ -4,7 +4,7 @@
 
 import { standing } from "./ledger.js";
 import { endWord, GLYPHS, kindWord, labelOf, offsetWord, rowTitle } from "./ledger-words.js";
-import { fitting, textWidth } from "./timeline.js";
+import { fitting, MONO, textWidth } from "./timeline.js";
 import { millis } from "./texts.js";
 
 const SVG = "http://www.w3.org/2000/svg";
@@ -114,7 +114,7 @@ function drawName({ row, y, textY }, laid) {
   const indent = row.depth * INDENT;
   const room = (laid.narrow ? laid.width : laid.plot.x) - KIND_WIDTH - indent - 12;
   const times = row.times > 1 && !row.others ? ` ×${row.times}` : "";
-  const name = fitting(labelOf(row).replace(/\s+/g, " "), room - textWidth(times)) + times;
+  const name = fitting(labelOf(row).replace(/\s+/g, " "), room - textWidth(times, MONO), MONO) + times;
   const label = { class: row.runId ? "label link" : "label", "data-run": row.runId };
   return s(
     "g",

@@ -15,6 +15,8 @@ const WORD = { wide: 176, narrow: 104 };
 const LABEL = { wide: 0.28, least: 150, most: 360 };
 const NARROW_BELOW = 560;
 const LETTER = 6.7;
+/** Of the type in which names stand, all of one width. */
+export const MONO = 7.3;
 
 /**
  * The spans of time that can be looked at, the one to begin with first: the stop, the last 100 ms (where the
@@ -192,23 +194,23 @@ function placeLines(lines, scale, width) {
 }
 
 /** About how wide a text is; Chinese, Japanese and Korean signs take twice the room. */
-export function textWidth(text) {
+export function textWidth(text, letter = LETTER) {
   let width = 0;
   for (const sign of text) {
-    width += sign.codePointAt(0) >= 0x1100 ? LETTER * 1.85 : LETTER;
+    width += sign.codePointAt(0) >= 0x1100 ? letter * 1.85 : letter;
   }
   return width;
 }
 
 /** A text cut to what fits, with an ellipsis where something is missing. */
-export function fitting(text, room) {
-  if (textWidth(text) <= room) {
+export function fitting(text, room, letter = LETTER) {
+  if (textWidth(text, letter) <= room) {
     return text;
   }
   let kept = "";
-  let width = LETTER;
+  let width = letter;
   for (const sign of text) {
-    width += textWidth(sign);
+    width += textWidth(sign, letter);
     if (width > room) {
       break;
     }
