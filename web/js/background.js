@@ -92,15 +92,7 @@ function update(item, process) {
   if (phase.dataset.phase !== state) {
     phase.dataset.phase = state;
     phase.replaceChildren(
-      icon(
-        isAlive(process)
-          ? "gear"
-          : process.exitCode === 0
-            ? "done"
-            : process.how === "exited" || process.how === "failed"
-              ? "failed"
-              : "stop",
-      ),
+      icon(signOf(process)),
       h("span", {}, isAlive(process) ? t("processes.running") : state),
     );
     end.replaceChildren(
@@ -117,6 +109,16 @@ function update(item, process) {
     (name) => name,
     (name) => h("li", {}, icon("failed"), oneLine(name, 200)),
   );
+}
+
+function signOf(process) {
+  if (isAlive(process)) {
+    return "gear";
+  }
+  if (process.how !== "exited" && process.how !== "failed") {
+    return "stop";
+  }
+  return process.exitCode === 0 ? "done" : "failed";
 }
 
 function endOf({ how, exitCode, signal }) {

@@ -156,13 +156,7 @@ function makeRun({ run }) {
   message.append(runLink(run));
   agent.append(oneLine(run.agent, 60));
   session.append(sessionLink(run.sessionKey));
-  lived.append(
-    h(
-      "time",
-      { class: "age", datetime: run.startedAt ?? run.acceptedAt, title: exactTime(run.acceptedAt) },
-      age(run.acceptedAt),
-    ),
-  );
+  lived.append(h("span", { class: "age", title: exactTime(run.acceptedAt) }));
   stop.append(h("span"));
   return row;
 }
@@ -171,9 +165,8 @@ function makeRun({ run }) {
 const shown = new WeakMap();
 
 function updateRun(row, { run, depth }) {
-  const shows = [run.state, phaseOf(run), run.startedAt, run.processes, depth, tokensOf(run.usage)].join(
-    "\n",
-  );
+  const { state, startedAt, usage, processes: alive } = run;
+  const shows = [state, phaseOf(run), startedAt, alive, depth, tokensOf(usage)].join("\n");
   if (shown.get(row) === shows) {
     return;
   }
@@ -183,7 +176,9 @@ function updateRun(row, { run, depth }) {
   row.dataset.phase = phaseOf(run);
   message.style.setProperty("--depth", String(depth));
   updatePhase(doing.firstElementChild, run);
-  lived.firstElementChild.setAttribute("datetime", run.startedAt ?? run.acceptedAt);
+  const since = run.startedAt ?? run.acceptedAt;
+  lived.firstElementChild.dataset.since = since;
+  setText(lived.firstElementChild, age(since) ?? "");
   setText(tokens, tokensOf(run.usage));
   setText(processes, run.processes > 0 ? String(run.processes) : "");
   // The place of the button stays the same: a second press does not hit something else.
@@ -285,7 +280,7 @@ function drawEnded(part, runs) {
 /** Ages go on by themselves; everything else waits for news. */
 function tick(root) {
   const now = Date.now();
-  for (const element of root.querySelectorAll("time.age")) {
-    setText(element, age(element.getAttribute("datetime"), now) ?? "");
+  for (const element of root.querySelectorAll(".age")) {
+    setText(element, age(element.dataset.since, now) ?? "");
   }
 }

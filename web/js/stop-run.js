@@ -34,7 +34,12 @@ function button(name, drawing, { name: label, text, small, order }) {
       title: label,
       "aria-label": label,
       on: {
-        click: async () => {
+        click: async ({ detail }) => {
+          // Rows of a list move up when one goes: the second half of a double click must not stop the next
+          // run.
+          if (small && detail > 1) {
+            return;
+          }
           element.setAttribute("aria-busy", "true");
           await order();
           element.removeAttribute("aria-busy");
