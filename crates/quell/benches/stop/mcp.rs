@@ -28,7 +28,7 @@ pub(crate) async fn measure(report: &mut Report, samples: usize) {
         script = script.display().to_string(),
         log = log.display().to_string(),
     );
-    let daemon = Daemon::start(quell(), &(config(&model.base_url()) + &section)).await;
+    let daemon = Daemon::start(quell(), &(config(&model.base_url()) + section.as_str())).await;
     let mut gateway = Gateway::connect(&daemon).await;
     let mut times = Times::default();
     for sample in 1..=samples {
