@@ -193,11 +193,16 @@ function fill(select, values, chosen) {
 
 async function choose(change) {
   const mine = open;
+  const before = mine.config;
+  // What was chosen stays chosen while the daemon is asked; another agent brings its own model.
+  mine.config = change.agent ? { agent: change.agent } : { ...before, model: { value: change.model } };
+  showChoices();
   try {
     const view = await patch(session(mine.key), change);
-    mine.config = view.config || mine.config;
+    mine.config = view.config ?? mine.config;
     store.refresh("sessions");
   } catch (problem) {
+    mine.config = before;
     toasts.error(t("chat.not-changed", { reason: reasonOf(problem) }));
   }
   if (open === mine) {
