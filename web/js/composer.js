@@ -24,12 +24,13 @@ const MODES = {
   force: { icon: "force", text: "composer.force", title: "composer.force-title", hint: "composer.hint.stopping" },
 };
 const REFUSED = new Set(["network", "held", "queue_full"]);
-/** What was written and not sent, by session, so that looking at another one loses nothing. */
+/** What was written and not sent, by writer and session, so that looking at another one loses nothing. */
 const drafts = new Map();
 
 export class Composer {
   constructor(key, conversation) {
     Object.assign(this, { key, conversation });
+    this.draft = `${store.get("me")?.principal} ${key}`;
     this.message = byId("message");
     this.button = byId("send");
     this.busy = byId("send-busy");
@@ -51,7 +52,7 @@ export class Composer {
       withdrawn: (messages) => this.takeBack(messages),
       changed: () => this.update(),
     });
-    this.message.value = drafts.get(key) || "";
+    this.message.value = drafts.get(this.draft) || "";
     this.policy.value = recall(POLICY) || "queue";
     this.forget = [
       listen(this.message, "input", () => this.typed()),
@@ -66,7 +67,7 @@ export class Composer {
   }
 
   close() {
-    drafts.set(this.key, this.message.value);
+    drafts.set(this.draft, this.message.value);
     this.forget.forEach((leave) => leave());
     this.control.close();
     this.queue.close();
@@ -164,7 +165,7 @@ export class Composer {
     let arrived;
     this.sends.set(runId, { text, waits, done: new Promise((resolve) => { arrived = resolve; }) });
     this.message.value = "";
-    drafts.delete(this.key);
+    drafts.delete(this.draft);
     this.grow();
     this.control.begun();
     if (!waits) {
@@ -217,7 +218,7 @@ export class Composer {
   }
 
   typed() {
-    drafts.set(this.key, this.message.value);
+    drafts.set(this.draft, this.message.value);
     this.grow();
     this.update();
   }

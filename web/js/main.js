@@ -55,10 +55,11 @@ async function arrive() {
     store.begin();
     enterShell();
   } catch (problem) {
-    if (problem.code === "network") {
-      showSignIn(problem);
-    } else if (problem.status !== 401) {
+    if (!(problem instanceof api.Problem)) {
       throw problem;
+    }
+    if (problem.status !== 401) {
+      showSignIn(problem);
     }
   }
 }

@@ -34,12 +34,10 @@ const ENDED = 50;
 const SESSIONS = 100;
 const MOST_SESSIONS = 1000;
 
-const slices = {
+/** What is known of a daemon before it was asked. */
+const NOTHING = {
   connection: "connecting",
-  me: null,
-  route: { view: "chat" },
   inspected: null,
-  agent: null,
   agents: [],
   runs: [],
   ended: [],
@@ -49,6 +47,8 @@ const slices = {
   hold: { held: false },
   models: [],
 };
+
+const slices = { ...NOTHING, me: null, route: { view: "chat" } };
 
 const fetchers = {
   agents: fetchAgents,
@@ -162,6 +162,10 @@ export function end() {
   beat = 0;
   timer = 0;
   due.clear();
+  told.clear();
+  search = "";
+  // Whoever signs in next is not shown what the one before was.
+  Object.assign(slices, NOTHING);
 }
 
 function connectionChanged(state) {

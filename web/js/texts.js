@@ -22,6 +22,7 @@ const REMEMBERED = "quell.language";
 const listeners = new Set();
 let table = {};
 let chosen = "en";
+let exact = null;
 
 export async function loadTexts() {
   const answer = await fetch("/assets/texts.json");
@@ -128,7 +129,11 @@ export function exactTime(at) {
   if (Number.isNaN(time.getTime())) {
     return String(at);
   }
-  return time.toLocaleString(chosen, { dateStyle: "medium", timeStyle: "medium" });
+  if (exact?.language !== chosen) {
+    // Making one takes far longer than using it, and a page of history has a hundred times in it.
+    exact = { language: chosen, format: new Intl.DateTimeFormat(chosen, { dateStyle: "medium", timeStyle: "medium" }) };
+  }
+  return exact.format.format(time);
 }
 
 export function timeElement(at) {
