@@ -1,6 +1,7 @@
 // Requests to the daemon over HTTP. It knows the form of answers and errors, and no single route.
 //
-//   await get(path), post(path, body?), put(path, body?), patch(path, body), del(path)     -> parsed JSON, or null for an empty answer
+//   await get(path), post(path, body?), put(path, body?), patch(path, body), del(path)
+//                               parsed JSON, or null for an empty answer
 //   await stop(path, body?)     a POST that must not wait behind anything and outlives the page
 //   all throw Problem {code, detail, status}; `code` is "network" when the daemon did not answer at all
 //   session(key), run(id)       the paths of these, escaped
@@ -56,7 +57,13 @@ export function stop(path, body = {}) {
 }
 
 async function ask(method, path, body, options = {}) {
-  const request = { method, credentials: "same-origin", cache: "no-store", headers: { Accept: "application/json" }, ...options };
+  const request = {
+    method,
+    credentials: "same-origin",
+    cache: "no-store",
+    headers: { Accept: "application/json" },
+    ...options,
+  };
   if (body !== undefined) {
     request.headers["Content-Type"] = "application/json";
     request.body = JSON.stringify(body);
@@ -85,7 +92,11 @@ function read(text, status) {
   try {
     return JSON.parse(text);
   } catch {
-    throw new Problem(status, "unreadable", "the answer is not JSON; is something else between this page and Quell?");
+    throw new Problem(
+      status,
+      "unreadable",
+      "the answer is not JSON; is something else between this page and Quell?",
+    );
   }
 }
 

@@ -1,4 +1,5 @@
-// One tool call as one quiet line that unfolds to its arguments and its live output. It knows a call of run.js.
+// One tool call as one quiet line that unfolds to its arguments and its live output. It knows a call of
+// run.js.
 //
 //   new CallView(call) -> {element, update(call, run)}
 
@@ -22,11 +23,27 @@ export class CallView {
     this.line = h("span", { class: "call-line", dir: "ltr" });
     this.time = h("span", { class: "call-time" });
     this.end = h("span", { class: "call-end" });
-    this.given = h("pre", { class: "call-arguments", tabindex: "0", role: "group", "aria-label": t("call.arguments") });
+    this.given = h("pre", {
+      class: "call-arguments",
+      tabindex: "0",
+      role: "group",
+      "aria-label": t("call.arguments"),
+    });
     this.cut = h("p", { class: "hint", hidden: true });
-    this.output = h("pre", { class: "call-output", tabindex: "0", role: "group", "aria-label": t("call.output") });
-    this.element = h("details", { class: "call", data: { call: call.id }, on: { toggle: () => this.showInside() } },
-      h("summary", null, this.mark, this.tool, this.line, this.time, this.end), this.given, this.cut, this.output);
+    this.output = h("pre", {
+      class: "call-output",
+      tabindex: "0",
+      role: "group",
+      "aria-label": t("call.output"),
+    });
+    this.element = h(
+      "details",
+      { class: "call", data: { call: call.id }, on: { toggle: () => this.showInside() } },
+      h("summary", null, this.mark, this.tool, this.line, this.time, this.end),
+      this.given,
+      this.cut,
+      this.output,
+    );
     this.call = call;
     this.printed = "";
     this.shownArguments = null;
@@ -90,7 +107,9 @@ export class CallView {
   }
 }
 
-/** Output of programs is hostile, too: what would turn a line around or hide in it is spelt out, tabs are not. */
+/**
+ * Output of programs is hostile, too: what would turn a line around or hide in it is spelt out, tabs are not.
+ */
 function visible(text) {
   return inFull(text.replaceAll("\r\n", "\n")).replaceAll("\\t", "\t");
 }

@@ -1,5 +1,5 @@
-// The chat view: which session is open, its head with agent and model, and the keys that work anywhere in it. What stands in the
-// turns and in the composer is for their modules.
+// The chat view: which session is open, its head with agent and model, and the keys that work anywhere in it.
+// What stands in the turns and in the composer is for their modules.
 
 import { Problem, get, patch, session } from "./api.js";
 import * as approvals from "./approvals.js";
@@ -58,7 +58,11 @@ function openSession(wanted) {
   byId("chat-title").title = key;
   byId("chat-empty").replaceChildren(emptySession(key));
   const place = {
-    turns: byId("turns"), older: byId("older"), scroll: byId("scroll"), empty: byId("chat-empty"), newest: byId("to-newest"),
+    turns: byId("turns"),
+    older: byId("older"),
+    scroll: byId("scroll"),
+    empty: byId("chat-empty"),
+    newest: byId("to-newest"),
   };
   const actions = {
     inspect: showRun,
@@ -107,9 +111,13 @@ function showRun(runId) {
   }
 }
 
-/** Esc stops, wherever the focus is, unless it belongs to something that is open above the chat or to a keyboard that composes. */
+/**
+ * Esc stops, wherever the focus is, unless it belongs to something that is open above the chat or to a
+ * keyboard that composes.
+ */
 function onEscape(event) {
-  const other = event.defaultPrevented || event.isComposing || event.repeat || store.get("route").view !== "chat";
+  const other =
+    event.defaultPrevented || event.isComposing || event.repeat || store.get("route").view !== "chat";
   if (event.key !== "Escape" || other || document.querySelector("dialog[open]") || inMenu(event.target)) {
     return;
   }
@@ -171,8 +179,16 @@ function showChoices() {
   const agents = store.get("agents");
   const agent = open.config?.agent || agentOfKey(agents) || agents.find((one) => one.default)?.id || "";
   const model = open.config?.model?.value || agents.find((one) => one.id === agent)?.model || "";
-  fill(byId("session-agent"), agents.map((one) => one.id), agent);
-  fill(byId("session-model"), store.get("models").map((one) => one.model), model);
+  fill(
+    byId("session-agent"),
+    agents.map((one) => one.id),
+    agent,
+  );
+  fill(
+    byId("session-model"),
+    store.get("models").map((one) => one.model),
+    model,
+  );
 }
 
 /** A key of the form `agent:ID:…` names its agent. */

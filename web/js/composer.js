@@ -1,9 +1,10 @@
-// The composer: writing, sending, and the one button that sends or stops. It knows the keys and the routes of sending; how runs
-// look, what waits in the queue and how a stop settles is for others.
+// The composer: writing, sending, and the one button that sends or stops. It knows the keys and the routes of
+// sending; how runs look, what waits in the queue and how a stop settles is for others.
 //
 //   new Composer(key, conversation) -> {update(), stepBegins(runId), putBack(text), stop(), mode(), close()}
 //     conversation   of conversation.js
-//     update()       called when runs began, moved on or ended; stepBegins(runId) when one is about to go on to its next step
+//     update()       called when runs began, moved on or ended; stepBegins(runId) when one is about to go on
+//                    to its next step
 //     stop()         as the button does while something runs; mode() says whether something does
 
 import * as api from "./api.js";
@@ -21,7 +22,12 @@ const POLICY = "quell.policy";
 const MODES = {
   send: { icon: "send", text: "composer.send", title: "composer.send-title", hint: "composer.hint.idle" },
   stop: { icon: "stop", text: "composer.stop", title: "composer.stop-title", hint: "composer.hint.running" },
-  force: { icon: "force", text: "composer.force", title: "composer.force-title", hint: "composer.hint.stopping" },
+  force: {
+    icon: "force",
+    text: "composer.force",
+    title: "composer.force-title",
+    hint: "composer.hint.stopping",
+  },
 };
 const REFUSED = new Set(["network", "held", "queue_full"]);
 /** What was written and not sent, by writer and session, so that looking at another one loses nothing. */
@@ -94,7 +100,12 @@ export class Composer {
       ...shown.map((run) => ({ runId: run.runId, state: run.state, stopping: outcome(run) === "stopping" })),
       ...rows
         .filter((row) => !this.conversation.isOver(row.runId))
-        .map((row) => ({ runId: row.runId, state: row.state, stopping: row.verdict?.kind === "aborted", text: row.text })),
+        .map((row) => ({
+          runId: row.runId,
+          state: row.state,
+          stopping: row.verdict?.kind === "aborted",
+          text: row.text,
+        })),
     ].filter((run) => !this.sends.has(run.runId));
   }
 
@@ -102,7 +113,9 @@ export class Composer {
     this.control.update();
     const runs = this.activeRuns();
     this.noticeArrival(runs);
-    const pending = [...this.sends].filter(([, send]) => send.waits).map(([runId, { text }]) => ({ runId, text, sending: true }));
+    const pending = [...this.sends]
+      .filter(([, send]) => send.waits)
+      .map(([runId, { text }]) => ({ runId, text, sending: true }));
     this.queue.show([...runs.filter((run) => run.state === "queued" && run.text !== undefined), ...pending]);
     const mode = this.mode();
     if (mode !== this.shownMode) {
@@ -141,7 +154,10 @@ export class Composer {
     const gone = new Set(messages.map((one) => one.runId));
     this.queue.forget(gone);
     if (gone.size > 0) {
-      store.put("runs", store.get("runs").filter((run) => !gone.has(run.runId)));
+      store.put(
+        "runs",
+        store.get("runs").filter((run) => !gone.has(run.runId)),
+      );
     }
     [...messages].reverse().forEach((one) => this.putBack(one.text));
   }
@@ -163,7 +179,13 @@ export class Composer {
     const runId = again ? this.unanswered.runId : crypto.randomUUID();
     const waits = this.mode() !== "send";
     let arrived;
-    this.sends.set(runId, { text, waits, done: new Promise((resolve) => { arrived = resolve; }) });
+    this.sends.set(runId, {
+      text,
+      waits,
+      done: new Promise((resolve) => {
+        arrived = resolve;
+      }),
+    });
     this.message.value = "";
     drafts.delete(this.draft);
     this.grow();
@@ -240,13 +262,24 @@ export class Composer {
 /** The row that the list of runs is about to have, so that the message does not blink out of sight. */
 function queuedRow(runId, key, text) {
   return {
-    runId, text, sessionKey: key, state: "queued", agent: "", principal: store.get("me").principal, surface: "page",
-    acceptedAt: new Date().toISOString(), steps: 0, processes: 0, seq: 0,
+    runId,
+    text,
+    sessionKey: key,
+    state: "queued",
+    agent: "",
+    principal: store.get("me").principal,
+    surface: "page",
+    acceptedAt: new Date().toISOString(),
+    steps: 0,
+    processes: 0,
+    seq: 0,
     usage: { inputTokens: 0, outputTokens: 0, estimated: false },
   };
 }
 
 /** What happened to the message and what to do; the text itself is back in the composer. */
 function refusal(problem) {
-  return REFUSED.has(problem.code) ? t(`refused.${problem.code}`) : t("refused.other", { reason: reasonOf(problem) });
+  return REFUSED.has(problem.code)
+    ? t(`refused.${problem.code}`)
+    : t("refused.other", { reason: reasonOf(problem) });
 }

@@ -1,16 +1,17 @@
-// The turns of the open session: pages of its history as one scrolls up, and its runs as they stream. It shows them in order and
-// keeps the newest in sight; it knows neither the composer nor how runs are stopped.
+// The turns of the open session: pages of its history as one scrolls up, and its runs as they stream. It
+// shows them in order and keeps the newest in sight; it knows neither the composer nor how runs are stopped.
 //
 //   openConversation(key, place, actions) -> conversation
 //     place      {turns, older, scroll, empty, newest}: the elements
-//     actions    {inspect(runId), again(text), changed(), stepBegins(runId)}: `changed` is called when a run began, moved on or
-//                ended, `stepBegins` before a run goes on to its next step
+//     actions    {inspect(runId), again(text), changed(), stepBegins(runId)}: `changed` is called when a run
+//                began, moved on or ended, `stepBegins` before a run goes on to its next step
 //   conversation.sending(runId, text)    shows a message before the daemon has it
 //   conversation.refused(runId)          the daemon does not have it, or has put it elsewhere
 //   conversation.steered(runId, text)    it went to the running run
 //   conversation.live(runId, text)       it is a run now
 //   conversation.active()                [run]: those of run.js that are shown and not over
-//   conversation.isOver(runId)           true for one that is shown and has ended, whatever a list of runs says yet
+//   conversation.isOver(runId)           true for one that is shown and has ended, whatever a list of runs
+//                                        says yet
 //   conversation.lastEnded()             the run that ended last while we looked, or null
 //   conversation.newestRun()             the id of the run at the end, or null
 //   conversation.close()
@@ -47,10 +48,13 @@ class Conversation {
     this.last = null;
     this.end = stickToEnd(place.scroll, place.turns, place.newest);
     this.receipts = receiptReader(place.scroll);
-    this.nearTop = new IntersectionObserver((seen) => seen.some((one) => one.isIntersecting) && this.loadOlder(), {
-      root: place.scroll,
-      rootMargin: "600px 0px 0px",
-    });
+    this.nearTop = new IntersectionObserver(
+      (seen) => seen.some((one) => one.isIntersecting) && this.loadOlder(),
+      {
+        root: place.scroll,
+        rootMargin: "600px 0px 0px",
+      },
+    );
     this.undo = [];
   }
 
@@ -136,23 +140,29 @@ class Conversation {
 
   async loadNewest() {
     this.place.older.replaceChildren();
-    await this.reading(() => this.pages.newest(), (page) => {
-      this.loaded = true;
-      this.showPage(mergeNewest(this.items, page).items);
-      this.takeRuns();
-      this.end.jump();
-      this.actions.changed();
-    });
+    await this.reading(
+      () => this.pages.newest(),
+      (page) => {
+        this.loaded = true;
+        this.showPage(mergeNewest(this.items, page).items);
+        this.takeRuns();
+        this.end.jump();
+        this.actions.changed();
+      },
+    );
   }
 
   async loadOlder() {
     if (!this.loaded || !this.pages.hasOlder()) {
       return;
     }
-    await this.reading(() => this.pages.older(), (page) => {
-      const known = new Set(this.items.map((item) => item.id));
-      this.end.hold(() => this.showPage([...page.filter((item) => !known.has(item.id)), ...this.items]));
-    });
+    await this.reading(
+      () => this.pages.older(),
+      (page) => {
+        const known = new Set(this.items.map((item) => item.id));
+        this.end.hold(() => this.showPage([...page.filter((item) => !known.has(item.id)), ...this.items]));
+      },
+    );
   }
 
   /** What happened while nobody was listening. */
@@ -165,15 +175,18 @@ class Conversation {
       await this.loadNewest();
       return;
     }
-    await this.reading(() => this.pages.look(), (page) => {
-      const { items, gap } = mergeNewest(this.items, page);
-      if (gap && this.pages.hasOlder()) {
-        this.loaded = false;
-        this.items = [];
-      } else {
-        this.showPage(items);
-      }
-    });
+    await this.reading(
+      () => this.pages.look(),
+      (page) => {
+        const { items, gap } = mergeNewest(this.items, page);
+        if (gap && this.pages.hasOlder()) {
+          this.loaded = false;
+          this.items = [];
+        } else {
+          this.showPage(items);
+        }
+      },
+    );
     if (!this.loaded && !this.closed) {
       await this.loadNewest();
     }
@@ -215,7 +228,10 @@ class Conversation {
     this.place.older.replaceChildren(h("p", { class: "problem" }, t("chat.load-failed", { reason })), again);
   }
 
-  /** Shows items of the history: turns that were listened to keep what they show, and learn what the history knows better. */
+  /**
+   * Shows items of the history: turns that were listened to keep what they show, and learn what the history
+   * knows better.
+   */
   showPage(items) {
     for (const item of items) {
       const known = this.entries.get(item.runId);
@@ -257,13 +273,22 @@ class Conversation {
 
   show(items) {
     this.items = items;
-    keyed(this.place.turns, items, (item) => item.id, (item) => this.element(item));
+    keyed(
+      this.place.turns,
+      items,
+      (item) => item.id,
+      (item) => this.element(item),
+    );
     this.place.empty.hidden = items.length > 0 || !this.loaded;
   }
 
   element(item) {
     if (item.resetAt) {
-      return h("p", { class: "reset-boundary", role: "separator" }, h("span", null, t("chat.reset"), " ", timeElement(item.resetAt)));
+      return h(
+        "p",
+        { class: "reset-boundary", role: "separator" },
+        h("span", null, t("chat.reset"), " ", timeElement(item.resetAt)),
+      );
     }
     const { view } = this.entryOf(item.runId);
     return h("div", { class: "exchange" }, view.asked, view.answer);
@@ -272,7 +297,13 @@ class Conversation {
   entryOf(runId) {
     let entry = this.entries.get(runId);
     if (!entry) {
-      entry = { run: newRun(runId), view: new TurnView(runId, this.actions), forget: null, sending: false, told: false };
+      entry = {
+        run: newRun(runId),
+        view: new TurnView(runId, this.actions),
+        forget: null,
+        sending: false,
+        told: false,
+      };
       this.entries.set(runId, entry);
     }
     return entry;
@@ -299,7 +330,10 @@ class Conversation {
   }
 
   showSubRuns() {
-    const below = Map.groupBy(store.get("runs").filter((run) => run.parent), (run) => run.parent);
+    const below = Map.groupBy(
+      store.get("runs").filter((run) => run.parent),
+      (run) => run.parent,
+    );
     for (const entry of this.entries.values()) {
       const rows = below.get(entry.run.runId) ?? [];
       if (rows.length > 0 || entry.subRuns) {
@@ -398,8 +432,15 @@ class Conversation {
 
 /** What an empty session shows: what to do next, here or in the terminal. */
 export function emptySession(key) {
-  return h("div", { class: "empty" }, icon("chat"), h("p", null, t("chat.empty")), h("p", null, t("chat.empty-next")),
-    h("p", null, t("chat.empty-terminal")), h("code", null, `quell chat --session ${shellWord(key)}`));
+  return h(
+    "div",
+    { class: "empty" },
+    icon("chat"),
+    h("p", null, t("chat.empty")),
+    h("p", null, t("chat.empty-next")),
+    h("p", null, t("chat.empty-terminal")),
+    h("code", null, `quell chat --session ${shellWord(key)}`),
+  );
 }
 
 function shellWord(text) {

@@ -1,19 +1,34 @@
-// Builds and updates elements. Text goes in as text, never as markup: there is no HTML string anywhere on this page.
-// It knows nothing of what the page shows.
+// Builds and updates elements. Text goes in as text, never as markup: there is no HTML string anywhere on
+// this page. It knows nothing of what the page shows.
 //
-//   h(tag, props?, ...children)      an element; see `set` for the props; children: nodes, texts, numbers, arrays; null and false are skipped
-//   icon(name)                       one of the drawings of index.html (<symbol id="i-NAME">), hidden from screen readers
+//   h(tag, props?, ...children)      an element; see `set` for the props; children: nodes, texts, numbers,
+//                                    arrays; null and false are skipped
+//   icon(name)                       one of the drawings of index.html (<symbol id="i-NAME">), hidden from
+//                                    screen readers
 //   byId(id)                         the element, which must exist
 //   setText(element, text)           writes only when it differs, so that nothing is announced twice
 //   keyed(parent, items, keyOf, make, update?)   one child per item, kept by its key, in the items' order
 //   listen(target, type, fn, options?)           adds a listener; gives the function that removes it
 
 const SVG = "http://www.w3.org/2000/svg";
-const SVG_TAGS = new Set(["svg", "use", "g", "rect", "line", "path", "text", "title", "pattern", "defs", "circle", "clipPath"]);
+const SVG_TAGS = new Set([
+  "svg",
+  "use",
+  "g",
+  "rect",
+  "line",
+  "path",
+  "text",
+  "title",
+  "pattern",
+  "defs",
+  "circle",
+  "clipPath",
+]);
 
 /**
- * Makes an element. Props: `class`, `data` (dataset), `style` (custom properties and plain ones), `on` (listeners by type);
- * `true` makes an empty attribute, `false` and null none; all other names are attributes.
+ * Makes an element. Props: `class`, `data` (dataset), `style` (custom properties and plain ones), `on`
+ * (listeners by type); all other names are attributes: `true` makes an empty one, `false` and null none.
  */
 export function h(tag, props, ...children) {
   const element = SVG_TAGS.has(tag) ? document.createElementNS(SVG, tag) : document.createElement(tag);
@@ -80,8 +95,9 @@ export function setText(element, text) {
 const KEY = Symbol("key");
 
 /**
- * Makes the children of `parent` those of `items`: a child stays the same element as long as its key is there, and is moved
- * only when its place changed, so focus and unfolded details survive. Children that this function did not make are removed.
+ * Makes the children of `parent` those of `items`: a child stays the same element as long as its key is
+ * there, and is moved only when its place changed, so focus and unfolded details survive. Children that
+ * this function did not make are removed.
  */
 export function keyed(parent, items, keyOf, make, update) {
   const known = new Map();

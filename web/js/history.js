@@ -1,7 +1,8 @@
-// The history of a session in pages, and the order of what is shown. It knows the daemon's routes and no element.
+// The history of a session in pages, and the order of what is shown. It knows the daemon's routes and no
+// element.
 //
-//   pagesOf(key)     {newest(), older(), look(), hasOlder()}: items, oldest first; `older` goes on where the last page ended, `look`
-//                    reads the newest page again without losing that place
+//   pagesOf(key)     {newest(), older(), look(), hasOlder()}: items, oldest first; `older` goes on where the
+//                    last page ended, `look` reads the newest page again without losing that place
 //   await isKnown(key)         whether the daemon has this session: a session begins with its first message
 //   mergeNewest(shown, page)   the order after the newest page was read again; pure
 //   itemsOf(messages)          items of the messages of a page; pure
@@ -13,7 +14,10 @@ import * as store from "./store.js";
 
 const TURNS = 30;
 
-/** Asks the list, which has an answer for every key: to be asked about what is not there would be an error each time. */
+/**
+ * Asks the list, which has an answer for every key: to be asked about what is not there would be an error
+ * each time.
+ */
 export async function isKnown(key) {
   if (store.get("sessions").items.some((row) => row.key === key)) {
     return true;
@@ -71,7 +75,8 @@ export function mergeNewest(shown, page) {
   const open = shown.filter((item) => !item.messages && !item.resetAt && !fresh.has(item.id));
   if (meet < 0) {
     const gap = shown.some((item) => item.messages);
-    // More happened than a page holds: what is shown does not join on any more, and is read again when one scrolls up.
+    // More happened than a page holds: what is shown does not join on any more, and is read again when one
+    // scrolls up.
     return { items: [...page, ...open], gap };
   }
   return { items: [...shown.slice(0, meet), ...page, ...open], gap: false };

@@ -1,13 +1,15 @@
-// The one WebSocket to the daemon: it connects, stays connected, and goes on where it was. It knows the frames and the
-// streams of runs; what an event means is for others.
+// The one WebSocket to the daemon: it connects, stays connected, and goes on where it was. It knows the
+// frames and the streams of runs; what an event means is for others.
 //
 //   start(version), close()        connect and stay connected; leave
 //   state()                        "live" | "connecting" | "lost"; onState(fn) -> function that forgets it
-//   onRefused(fn)                  fn() when an attempt to connect failed: the daemon is not there, or does not know us any more
+//   onRefused(fn)                  fn() when an attempt to connect failed: the daemon is not there, or does
+//                                  not know us any more
 //   await request(method, params)  the payload, or throws Problem; fails at once while not live
 //   on(event, fn)                  fn(payload) for each event of that name -> function that forgets it
-//   follow(runId, after, fn)       fn(runEvent) for each event of a run behind number `after`, across reconnects; fn(null) when the
-//                                  run is unknown to the daemon -> function that stops it. Several may follow the same run.
+//   follow(runId, after, fn)       fn(runEvent) for each event of a run behind number `after`, across
+//                                  reconnects; fn(null) when the run is unknown to the daemon -> function
+//                                  that stops it. Several may follow the same run.
 
 import { Problem } from "./api.js";
 
@@ -103,7 +105,9 @@ function forget(runId, follower) {
 }
 
 function restart(runId) {
-  request("runs.unfollow", { runId }).catch(() => {}).then(() => begin(runId));
+  request("runs.unfollow", { runId })
+    .catch(() => {})
+    .then(() => begin(runId));
 }
 
 function begin(runId) {
@@ -132,7 +136,8 @@ function runEvent(event) {
     followed.delete(event.runId);
   }
   for (const follower of [...stream.followers]) {
-    // The end is for everybody, whatever its number: after a crash, the daemon numbers it by what it still knows.
+    // The end is for everybody, whatever its number: after a crash, the daemon numbers it by what it still
+    // knows.
     if (event.seq > follower.seq || event.type === "run.ended") {
       follower.seq = event.seq;
       follower.fn(event);

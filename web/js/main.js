@@ -1,5 +1,5 @@
-// Begins: the texts, who is here, then the sign-in form or the shell with its views; and turns addresses into routes.
-// It knows which modules there are, and nothing of what they show.
+// Begins: the texts, who is here, then the sign-in form or the shell with its views; and turns addresses into
+// routes. It knows which modules there are, and nothing of what they show.
 
 import * as agents from "./agents.js";
 import * as agentsView from "./agents-view.js";
@@ -39,7 +39,10 @@ async function boot() {
   listen(window, "hashchange", route);
   setInterval(() => !document.hidden && refreshTimes(document), TIMES_MS);
   // Since when something runs is worth a second; when something was is not.
-  setInterval(() => document.querySelectorAll('.turn[aria-busy="true"]').forEach(refreshTimes), LIVE_TIMES_MS);
+  setInterval(
+    () => document.querySelectorAll('.turn[aria-busy="true"]').forEach(refreshTimes),
+    LIVE_TIMES_MS,
+  );
   await arrive();
 }
 
@@ -149,10 +152,18 @@ function decoded(text) {
 function drawers() {
   const rail = byId("rail");
   const forget = [
-    listen(byId("rail-toggle"), "click", () => drawer("rail", !document.body.classList.contains("rail-open"))),
-    listen(byId("inspector-toggle"), "click", () => drawer("inspector", !document.body.classList.contains("inspector-open"))),
+    listen(byId("rail-toggle"), "click", () =>
+      drawer("rail", !document.body.classList.contains("rail-open")),
+    ),
+    listen(byId("inspector-toggle"), "click", () =>
+      drawer("inspector", !document.body.classList.contains("inspector-open")),
+    ),
     listen(rail, "click", (event) => event.target.closest("a") && drawer("rail", false)),
-    listen(document, "pointerdown", (event) => rail.contains(event.target) || event.target.closest("#header") || drawer("rail", false)),
+    listen(
+      document,
+      "pointerdown",
+      (event) => rail.contains(event.target) || event.target.closest("#header") || drawer("rail", false),
+    ),
   ];
   return () => forget.forEach((leave) => leave());
 }

@@ -1,10 +1,13 @@
-// The block structure of markdown. Pure. Hostile text costs no more than its length: depth is bounded, nothing is tried twice.
+// The block structure of markdown. Pure. Hostile text costs no more than its length: depth is bounded,
+// nothing is tried twice.
 //
 //   parse(text)     -> [block]
-//   new Blocks()    -> {push(text) -> {keep, blocks}}: the same while the text grows, looking only at what is not closed yet
+//   new Blocks()    -> {push(text) -> {keep, blocks}}: the same while the text grows, looking only at what is
+//                      not closed yet
 //
-// A block: {type: "paragraph", inline} | {type: "heading", level, inline} | {type: "code", language, text} | {type: "rule"}
-//   | {type: "quote", blocks} | {type: "list", ordered, start, tight, items: [{checked: null | bool, blocks}]}
+// A block: {type: "paragraph", inline} | {type: "heading", level, inline} | {type: "rule"}
+//   | {type: "code", language, text} | {type: "quote", blocks}
+//   | {type: "list", ordered, start, tight, items: [{checked: null | bool, blocks}]}
 //   | {type: "table", align: ["left" | "right" | "center" | null], head: [inline], rows: [[inline]]}
 
 import { parseInline } from "./markdown-inline.js";
@@ -32,7 +35,8 @@ export class Blocks {
     const lines = text.slice(this.#openAt).split("\n");
     const starts = [];
     const blocks = parseLines(lines, 0, starts);
-    // More text can still change what the last block is; and where it begins, as long as its first line is not complete.
+    // More text can still change what the last block is; and where it begins, as long as its first line is
+    // not complete.
     const unsure = starts.length > 0 && starts[starts.length - 1] === lines.length - 1 ? 2 : 1;
     const sure = Math.max(0, blocks.length - unsure);
     if (sure > 0) {
@@ -111,7 +115,10 @@ function code(lines, at, fence) {
   while (end < lines.length && !close.test(lines[end])) {
     end += 1;
   }
-  const text = lines.slice(at + 1, end).map((line) => line.replace(strip, "")).join("\n");
+  const text = lines
+    .slice(at + 1, end)
+    .map((line) => line.replace(strip, ""))
+    .join("\n");
   const language = info.trim().split(/\s/)[0].slice(0, 40);
   return [{ type: "code", language, text }, end + 1];
 }
@@ -134,8 +141,14 @@ function interrupts(lines, at, depth) {
   const line = lines[at];
   const item = ITEM.exec(line);
   const begins = item && item[5] !== "" && (!item[3] || item[3] === "1") && depth < DEEPEST;
-  return FENCE.test(line) || HEADING.test(line) || RULE.test(line) || (QUOTE.test(line) && depth < DEEPEST)
-    || Boolean(begins) || tableAt(lines, at);
+  return (
+    FENCE.test(line) ||
+    HEADING.test(line) ||
+    RULE.test(line) ||
+    (QUOTE.test(line) && depth < DEEPEST) ||
+    Boolean(begins) ||
+    tableAt(lines, at)
+  );
 }
 
 function paragraph(lines, at, depth) {
@@ -143,7 +156,11 @@ function paragraph(lines, at, depth) {
   while (end < lines.length && !blank(lines[end]) && !interrupts(lines, end, depth)) {
     end += 1;
   }
-  const text = lines.slice(at, end).map((line) => line.trimStart()).join("\n").trimEnd();
+  const text = lines
+    .slice(at, end)
+    .map((line) => line.trimStart())
+    .join("\n")
+    .trimEnd();
   return [{ type: "paragraph", inline: parseInline(text) }, end];
 }
 
@@ -176,7 +193,9 @@ function sameKind(one, other) {
   return one[one.length - 1] === other[other.length - 1];
 }
 
-/** The lines of one item without their indent, and the line behind it. Blank lines at its end belong to it. */
+/**
+ * The lines of one item without their indent, and the line behind it. Blank lines at its end belong to it.
+ */
 function itemLines(lines, at, item) {
   const space = item[4].length > 4 || item[4].length === 0 ? 1 : item[4].length;
   const indent = item[1].length + item[2].length + space;
@@ -222,8 +241,13 @@ function itemOf(inside, depth) {
 }
 
 function tableAt(lines, at) {
-  return at + 1 < lines.length && lines[at].includes("|") && lines[at + 1].includes("-") && DELIMITER.test(lines[at + 1])
-    && cells(lines[at]).length === cells(lines[at + 1]).length;
+  return (
+    at + 1 < lines.length &&
+    lines[at].includes("|") &&
+    lines[at + 1].includes("-") &&
+    DELIMITER.test(lines[at + 1]) &&
+    cells(lines[at]).length === cells(lines[at + 1]).length
+  );
 }
 
 function table(lines, at) {
@@ -243,6 +267,9 @@ function table(lines, at) {
 }
 
 function cells(line) {
-  const bare = line.trim().replace(/^\|/, "").replace(/(^|[^\\])\|$/, "$1");
+  const bare = line
+    .trim()
+    .replace(/^\|/, "")
+    .replace(/(^|[^\\])\|$/, "$1");
   return bare.split(/(?<!\\)\|/).map((cell) => cell.trim().replaceAll("\\|", "|"));
 }

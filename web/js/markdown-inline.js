@@ -1,9 +1,10 @@
-// What stands inside one block of markdown: code, emphasis, links, breaks. Pure. One pass; every look ahead is bounded.
+// What stands inside one block of markdown: code, emphasis, links, breaks. Pure. One pass; every look ahead
+// is bounded.
 //
 //   parseInline(text) -> [node]
 //
-// A node: {type: "text", text} | {type: "code", text} | {type: "break"} | {type: "strong" | "em" | "del", children}
-//   | {type: "link", href, children}. Links lead to http, https or mailto, or they stay text.
+// A node: {type: "text", text} | {type: "code", text} | {type: "break"}
+//   | {type: "strong" | "em" | "del", children} | {type: "link", href, children}. Links lead to http, https or mailto, or they stay text.
 
 const SCHEMES = new Set(["http:", "https:", "mailto:"]);
 const LONGEST_LABEL = 1000;
@@ -60,13 +61,14 @@ class Inline {
   }
 
   special(letter) {
-    const done = (letter === "\\" && this.escape())
-      || (letter === "`" && this.code())
-      || (letter === "\n" && this.lineBreak())
-      || ((letter === "*" || letter === "_" || letter === "~") && this.emphasis(letter))
-      || ((letter === "[" || letter === "!") && this.link(letter))
-      || (letter === "<" && this.address(ANGLE, 1))
-      || (letter === "h" && !this.insideLink && this.bareAddress());
+    const done =
+      (letter === "\\" && this.escape()) ||
+      (letter === "`" && this.code()) ||
+      (letter === "\n" && this.lineBreak()) ||
+      ((letter === "*" || letter === "_" || letter === "~") && this.emphasis(letter)) ||
+      ((letter === "[" || letter === "!") && this.link(letter)) ||
+      (letter === "<" && this.address(ANGLE, 1)) ||
+      (letter === "h" && !this.insideLink && this.bareAddress());
     if (!done) {
       this.say(letter);
       this.at += 1;
@@ -134,7 +136,10 @@ class Inline {
     return true;
   }
 
-  /** Where the next run of exactly `length` backticks begins; what was looked for in vain is not looked for again. */
+  /**
+   * Where the next run of exactly `length` backticks begins; what was looked for in vain is not looked for
+   * again.
+   */
   closer(length, from) {
     if (this.withoutCloser.has(length)) {
       return -1;
@@ -177,7 +182,9 @@ class Inline {
     return true;
   }
 
-  /** Closes the innermost emphasis with this mark; what was opened inside it and never closed was no emphasis. */
+  /**
+   * Closes the innermost emphasis with this mark; what was opened inside it and never closed was no emphasis.
+   */
   closeFrame(mark) {
     if (!this.frames.some((frame) => frame.mark === mark)) {
       return false;
@@ -206,7 +213,10 @@ class Inline {
     }
   }
 
-  /** `[label](target)`, and `![label](target)`, which is shown as a link: the page loads nothing from elsewhere. */
+  /**
+   * `[label](target)`, and `![label](target)`, which is shown as a link: the page loads nothing from
+   * elsewhere.
+   */
   link(letter) {
     const open = letter === "!" ? this.at + 1 : this.at;
     if (this.text[open] !== "[" || this.insideLink) {
@@ -220,7 +230,11 @@ class Inline {
     if (end < 0) {
       return false;
     }
-    const target = this.text.slice(close + 2, end).trim().replace(/\s+(?:"[^"]*"|'[^']*')$/, "").replace(/^<(.*)>$/, "$1");
+    const target = this.text
+      .slice(close + 2, end)
+      .trim()
+      .replace(/\s+(?:"[^"]*"|'[^']*')$/, "")
+      .replace(/^<(.*)>$/, "$1");
     const href = safeAddress(target);
     if (!href) {
       return false;

@@ -1,8 +1,10 @@
-// Markdown as models write it, safely and while it streams: text in, elements out, never markup. Only the block that is still
-// open is made again when more text comes. It knows nothing of runs and sessions.
+// Markdown as models write it, safely and while it streams: text in, elements out, never markup. Only the
+// block that is still open is made again when more text comes. It knows nothing of runs and sessions.
 //
-//   markdownView(root)     -> {write(text)}: shows the text so far; what was closed before stays the same elements
-//   new Blocks()           -> {push(text) -> {keep, blocks}}: the first `keep` blocks are as they were, `blocks` follow them
+//   markdownView(root)     -> {write(text)}: shows the text so far; what was closed before stays the same
+//                          elements
+//   new Blocks()           -> {push(text) -> {keep, blocks}}: the first `keep` blocks are as they were,
+//                          `blocks` follow them
 //   parse(text)            the whole text as blocks (markdown-blocks.js has their form)
 
 import { h, icon } from "./dom.js";
@@ -29,7 +31,10 @@ export function markdownView(root) {
       root.append(blockElement(block));
     }
     const last = fresh[fresh.length - 1];
-    openCode = last?.type === "code" ? { index: root.children.length - 1, language: last.language, length: last.text.length } : null;
+    openCode =
+      last?.type === "code"
+        ? { index: root.children.length - 1, language: last.language, length: last.text.length }
+        : null;
   }
 
   /** A long code block grows by text alone: making it again for each piece would cost ever more. */
@@ -73,28 +78,56 @@ function blockElement(block) {
 
 function listElement(block) {
   const items = block.items.map((item) => {
-    const box = item.checked === null ? null : h("input", { type: "checkbox", disabled: true, checked: item.checked });
+    const box =
+      item.checked === null ? null : h("input", { type: "checkbox", disabled: true, checked: item.checked });
     // A tight list's items are lines, not paragraphs.
     const [first, ...rest] = item.blocks;
-    const lead = block.tight && first?.type === "paragraph" ? inline(first.inline) : first && blockElement(first);
+    const lead =
+      block.tight && first?.type === "paragraph" ? inline(first.inline) : first && blockElement(first);
     return h("li", { dir: "auto", class: box && "task" }, box, lead, rest.map(blockElement));
   });
-  return block.ordered ? h("ol", { start: block.start === 1 ? null : block.start }, items) : h("ul", null, items);
+  return block.ordered
+    ? h("ol", { start: block.start === 1 ? null : block.start }, items)
+    : h("ul", null, items);
 }
 
 function tableElement(block) {
-  const cell = (tag) => (content, column) => h(tag, { dir: "auto", class: block.align[column] }, inline(content));
-  return h("div", { class: "table-frame", tabindex: "0" }, h("table", null,
-    h("thead", null, h("tr", null, block.head.map(cell("th")))),
-    h("tbody", null, block.rows.map((row) => h("tr", null, row.map(cell("td")))))));
+  const cell = (tag) => (content, column) =>
+    h(tag, { dir: "auto", class: block.align[column] }, inline(content));
+  return h(
+    "div",
+    { class: "table-frame", tabindex: "0" },
+    h(
+      "table",
+      null,
+      h("thead", null, h("tr", null, block.head.map(cell("th")))),
+      h(
+        "tbody",
+        null,
+        block.rows.map((row) => h("tr", null, row.map(cell("td")))),
+      ),
+    ),
+  );
 }
 
-/** A code block with its copy button. Marks that would turn text around are spelt out, so that what is copied is what was seen. */
+/**
+ * A code block with its copy button. Marks that would turn text around are spelt out, so that what is copied
+ * is what was seen.
+ */
 function codeElement(block) {
   const code = h("code", null, honest(block.text));
-  const button = h("button", { class: "copy", type: "button", "aria-label": t("turn.copy"), title: t("turn.copy") }, icon("copy"));
-  return h("pre", { dir: "ltr", tabindex: "0", data: { language: block.language || undefined } },
-    block.language && h("span", { class: "language" }, block.language), button, code);
+  const button = h(
+    "button",
+    { class: "copy", type: "button", "aria-label": t("turn.copy"), title: t("turn.copy") },
+    icon("copy"),
+  );
+  return h(
+    "pre",
+    { dir: "ltr", tabindex: "0", data: { language: block.language || undefined } },
+    block.language && h("span", { class: "language" }, block.language),
+    button,
+    code,
+  );
 }
 
 function honest(text) {
@@ -119,8 +152,11 @@ function inline(nodes) {
 }
 
 function linkElement(node) {
-  const link = h("a", { href: node.href, title: node.href, rel: "noopener noreferrer nofollow", target: "_blank" },
-    inline(node.children));
+  const link = h(
+    "a",
+    { href: node.href, title: node.href, rel: "noopener noreferrer nofollow", target: "_blank" },
+    inline(node.children),
+  );
   // A text that looks like one address and leads to another is shown with where it leads.
   const pretended = /^\s*(?:https?:\/\/)?([\w-]+(?:\.[\w-]+)+)/i.exec(link.textContent);
   const host = new URL(node.href).host;

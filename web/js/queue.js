@@ -1,10 +1,11 @@
-// The messages that wait in the open session: each can be withdrawn, and one that was handed to a running run leaves the list when
-// that run has read it. It knows the list and the stop of one message; not the composer.
+// The messages that wait in the open session: each can be withdrawn, and one that was handed to a running run
+// leaves the list when that run has read it. It knows the list and the stop of one message; not the composer.
 //
 //   new Queue(list, key, {takeBack(messages), arrived(runId, text)})
 //     show(rows)                    [{runId, text, sending?}]
 //     handOver(id, text, into)      a message that waits for the next step of run `into`
-//     stepBegins(runId)             the run goes on to its next step, and reads what was handed to it: `arrived` is called for each
+//     stepBegins(runId)             the run goes on to its next step, and reads what was handed to it:
+//                                   `arrived` is called for each
 //     forget(ids)                   these were withdrawn
 
 import * as api from "./api.js";
@@ -27,11 +28,21 @@ export class Queue {
   }
 
   show(rows) {
-    keyed(this.list, rows, (row) => row.runId, (row) => this.line(row), (element, row) => {
-      const word = row.sending ? "composer.sending" : this.handed.has(row.runId) ? "composer.steered" : "composer.queued";
-      setText(element.querySelector(".queue-state"), t(word));
-      element.querySelector(".withdraw").disabled = Boolean(row.sending);
-    });
+    keyed(
+      this.list,
+      rows,
+      (row) => row.runId,
+      (row) => this.line(row),
+      (element, row) => {
+        const word = row.sending
+          ? "composer.sending"
+          : this.handed.has(row.runId)
+            ? "composer.steered"
+            : "composer.queued";
+        setText(element.querySelector(".queue-state"), t(word));
+        element.querySelector(".withdraw").disabled = Boolean(row.sending);
+      },
+    );
   }
 
   handOver(id, text, into) {
@@ -50,7 +61,10 @@ export class Queue {
     }
     if (read.length > 0) {
       const gone = new Set(read.map(([id]) => id));
-      store.put("runs", store.get("runs").filter((row) => !gone.has(row.runId)));
+      store.put(
+        "runs",
+        store.get("runs").filter((row) => !gone.has(row.runId)),
+      );
     }
   }
 
@@ -66,10 +80,24 @@ export class Queue {
   }
 
   line(row) {
-    return h("li", { data: { run: row.runId } }, icon("clock"), h("span", { class: "queue-state" }),
+    return h(
+      "li",
+      { data: { run: row.runId } },
+      icon("clock"),
+      h("span", { class: "queue-state" }),
       h("span", { class: "queue-text", dir: "auto" }, oneLine(row.text, 200)),
-      h("button", { class: "withdraw quiet-button", type: "button", title: t("composer.withdraw-title"),
-        on: { click: (event) => this.withdraw(row, event.currentTarget) } }, icon("close"), t("composer.withdraw")));
+      h(
+        "button",
+        {
+          class: "withdraw quiet-button",
+          type: "button",
+          title: t("composer.withdraw-title"),
+          on: { click: (event) => this.withdraw(row, event.currentTarget) },
+        },
+        icon("close"),
+        t("composer.withdraw"),
+      ),
+    );
   }
 
   async withdraw(row, button) {

@@ -1,8 +1,9 @@
-// The receipt in one line, in the same words as the terminal's:
-// `stopped in 12 ms · model closed after 0.4 ms · 3 processes ended (term) · history valid`. Pure but for the table of texts.
+// The receipt in one line, in the same words as the terminal's. Pure but for the table of texts.
+// `stopped in 12 ms · model closed after 0.4 ms · 3 processes ended (term) · history valid`
 //
 //   receiptLine(receipt)     the line
-//   heldLine(resources)      what is still held, for the time while a stop settles: "model gpt-5, process 4242 (cargo test)"
+//   heldLine(resources)      what is still held, for the time while a stop settles: "model gpt-5, process
+//                            4242 (cargo test)"
 
 import { counted, millis, oneLine, t } from "./texts.js";
 
@@ -67,7 +68,9 @@ function within(word, ms) {
 
 /** From the first thing that the run took to its end; the receipt does not know more about its length. */
 function ranFor(receipt) {
-  const opened = receipt.resources.map((resource) => wallMs(resource.openedAt.at)).filter((ms) => ms !== null);
+  const opened = receipt.resources
+    .map((resource) => wallMs(resource.openedAt.at))
+    .filter((ms) => ms !== null);
   const settled = wallMs(receipt.settledAt.at);
   return opened.length === 0 || settled === null ? null : settled - Math.min(...opened);
 }
@@ -112,13 +115,17 @@ function processes(receipt) {
     return t("receipt.processes-ended", { what: counted("receipt.process", number), hows });
   }
   // A command that was left to finish may still have left children behind that had to go.
-  const left = receipt.resources.filter((row) => row.how === "exited").reduce((sum, row) => sum + (row.swept || 0), 0);
+  const left = receipt.resources
+    .filter((row) => row.how === "exited")
+    .reduce((sum, row) => sum + (row.swept || 0), 0);
   return left === 0 ? null : t("receipt.ended", { what: counted("receipt.left-behind", left) });
 }
 
 function other(receipt, kind) {
   const number = ended(receipt, kind).length;
-  return number === 0 ? null : t(`receipt.done.${KINDS[kind]}`, { what: counted(`receipt.${KINDS[kind]}`, number) });
+  return number === 0
+    ? null
+    : t(`receipt.done.${KINDS[kind]}`, { what: counted(`receipt.${KINDS[kind]}`, number) });
 }
 
 /** What is still there, grouped by kind: it is never hidden. */
@@ -127,7 +134,10 @@ function leftovers(rows) {
   return kinds.map((kind) => {
     const names = rows.filter((row) => row.kind === kind).map((row) => oneLine(row.name, MOST_NAME));
     const word = KINDS[kind] || "task";
-    return t(`receipt.left.${word}`, { what: counted(`receipt.${word}`, names.length), names: names.join("; ") });
+    return t(`receipt.left.${word}`, {
+      what: counted(`receipt.${word}`, names.length),
+      names: names.join("; "),
+    });
   });
 }
 

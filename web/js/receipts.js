@@ -1,7 +1,8 @@
-// Fetches the receipts of stopped turns when they come into sight, one after the other: a history of a thousand stops costs
-// nothing until somebody looks.
+// Fetches the receipts of stopped turns when they come into sight, one after the other: a history of a
+// thousand stops costs nothing until somebody looks.
 //
-//   receiptReader(root) -> {want(element, runId, take), close()}: take(receipt) once, after `element` was seen inside `root`
+//   receiptReader(root) -> {want(element, runId, take), close()}: take(receipt) once, after `element` was
+//     seen inside `root`
 
 import { Problem, get, run } from "./api.js";
 
@@ -10,16 +11,19 @@ export function receiptReader(root) {
   const queue = [];
   let busy = false;
 
-  const sight = new IntersectionObserver((seen) => {
-    for (const { isIntersecting, target } of seen) {
-      if (isIntersecting && wanted.has(target)) {
-        queue.push(wanted.get(target));
-        wanted.delete(target);
-        sight.unobserve(target);
+  const sight = new IntersectionObserver(
+    (seen) => {
+      for (const { isIntersecting, target } of seen) {
+        if (isIntersecting && wanted.has(target)) {
+          queue.push(wanted.get(target));
+          wanted.delete(target);
+          sight.unobserve(target);
+        }
       }
-    }
-    read();
-  }, { root, rootMargin: "200px" });
+      read();
+    },
+    { root, rootMargin: "200px" },
+  );
 
   async function read() {
     if (busy) {

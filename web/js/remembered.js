@@ -1,4 +1,5 @@
-// What this browser remembers for the page. It knows no key; a browser that keeps nothing loses nothing but convenience.
+// What this browser remembers for the page. It knows no key; a browser that keeps nothing loses nothing but
+// convenience.
 
 export function recall(key) {
   try {

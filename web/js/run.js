@@ -1,15 +1,17 @@
 // What a run looks like, from its events. Pure: it knows neither elements nor texts nor the daemon.
 //
 //   newRun(runId)          a run of which nothing is known
-//   apply(run, event)      takes one RunEvent in; the run is changed and given back. Events come in the order of their `seq`;
-//                          one that was seen before changes nothing
+//   apply(run, event)      takes one RunEvent in; the run is changed and given back. Events come in the order
+//                          of their `seq`; one that was seen before changes nothing
 //   fromHistory(messages)  the run that the messages of one turn of a session's history tell about
-//   adopt(run, told)       corrects a run that was listened to by what its history tells (`told`, from fromHistory)
+//   adopt(run, told)       corrects a run that was listened to by what its history tells (`told`, from
+//                          fromHistory)
 //   outcome(run)           "queued" | "running" | "stopping" | "ending" | "completed" | "failed" | "stopped"
 //
-// A run: {runId, seq, agent, state, startedAt, endedAt, steps, calls: Map, approval, verdict, receipt, usage, compacted, missed}.
-// A step: {number, text, thinking, calls: [call], partial: null | "cut" | "not-seen" | "kept", steered: [text]}.
-// A call: {id, tool, arguments, output, dropped, result, end, ms, approval: id | null, startedAt, gone}.
+// A run:  {runId, seq, agent, state, startedAt, endingAt, endedAt, steps, calls: Map, verdict, receipt, usage,
+//         compacted, missed}; from the history also asked, told
+// A step: {number, text, thinking, calls: [call], partial: null | "cut" | "not-seen" | "kept", steered: [text]}
+// A call: {id, tool, arguments, output, dropped, result, end, ms, approval: id | null, startedAt, gone}
 
 /** Characters of live output that are kept per call; the end of it is what one wants to see. */
 export const MOST_OUTPUT = 65_536;
@@ -139,7 +141,10 @@ const TAKERS = {
   },
 };
 
-/** What had streamed when the end came is not an answer: no call closed the message. The history knows whether the model sees it. */
+/**
+ * What had streamed when the end came is not an answer: no call closed the message. The history knows whether
+ * the model sees it.
+ */
 function cut(run) {
   const last = lastWords(run);
   if (last && last.text !== "" && last.calls.length === 0 && last.partial === null) {
@@ -169,7 +174,16 @@ function callOf(run, id) {
   let call = run.calls.get(id);
   if (!call) {
     call = {
-      id, tool: "", arguments: null, output: "", dropped: 0, result: null, end: null, ms: null, approval: null, startedAt: null,
+      id,
+      tool: "",
+      arguments: null,
+      output: "",
+      dropped: 0,
+      result: null,
+      end: null,
+      ms: null,
+      approval: null,
+      startedAt: null,
     };
     run.calls.set(id, call);
     current(run).calls.push(call);
@@ -189,14 +203,20 @@ function print(call, text) {
   }
 }
 
-/** Stands in for what was missed: the text of the step at work replaces ours, and calls that we did not see get a line. */
+/**
+ * Stands in for what was missed: the text of the step at work replaces ours, and calls that we did not see
+ * get a line.
+ */
 function snapshot(run, event, gap) {
   const known = current(run);
   run.state = "running";
   // Steps that began and ended in between are not in a snapshot; the history has them when the run is over.
   run.missed = run.missed || gap;
   // Text does not go on behind a call, and only grows: anything else is the text of a later step.
-  const later = known.calls.length > 0 ? event.text !== known.text && event.text !== "" : !event.text.startsWith(known.text);
+  const later =
+    known.calls.length > 0
+      ? event.text !== known.text && event.text !== ""
+      : !event.text.startsWith(known.text);
   for (const row of event.calls) {
     const call = callOf(run, row.callId);
     call.tool = row.tool;
@@ -208,7 +228,10 @@ function snapshot(run, event, gap) {
   now.thinking = event.thinking;
 }
 
-/** The history knows better than a listener what a run left: what the model sees of it, and what a slow line lost. */
+/**
+ * The history knows better than a listener what a run left: what the model sees of it, and what a slow line
+ * lost.
+ */
 export function adopt(run, told) {
   run.told = told.told;
   // What we heard and nobody wrote down, because the daemon died, is all there is of it.
@@ -219,7 +242,7 @@ export function adopt(run, told) {
     return;
   }
   run.steps.forEach((step, index) => {
-    step.steered = step.steered.length > 0 ? step.steered : told.steps[index]?.steered ?? [];
+    step.steered = step.steered.length > 0 ? step.steered : (told.steps[index]?.steered ?? []);
   });
   const last = lastWords(run);
   const lastTold = lastWords(told);

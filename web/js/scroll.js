@@ -1,4 +1,5 @@
-// Keeps the end of a growing column in sight for as long as the reader is there, and leaves a reader who scrolled up alone.
+// Keeps the end of a growing column in sight for as long as the reader is there, and leaves a reader who
+// scrolled up alone.
 //
 //   stickToEnd(scroll, content, button) -> {jump(), hold(change), close()}
 //     jump()          goes to the end and stays there

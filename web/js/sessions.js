@@ -1,4 +1,5 @@
-// The list of sessions: search, choose, begin a new one, more as one asks. It knows the rows of the store and no conversation.
+// The list of sessions: search, choose, begin a new one, more as one asks. It knows the rows of the store and
+// no conversation.
 
 import { newKey } from "./chat.js";
 import { byId, h, icon, keyed, listen, setText } from "./dom.js";
@@ -10,7 +11,11 @@ const SEARCH_MS = 150;
 export function mount() {
   const list = byId("sessions");
   const search = byId("session-search");
-  const more = h("button", { class: "quiet-button more", type: "button", on: { click: () => store.moreSessions() } }, t("sessions.more"));
+  const more = h(
+    "button",
+    { class: "quiet-button more", type: "button", on: { click: () => store.moreSessions() } },
+    t("sessions.more"),
+  );
   const note = h("p", { class: "empty" });
   let typing = 0;
 
@@ -18,10 +23,19 @@ export function mount() {
     const { items, nextCursor } = store.get("sessions");
     const here = store.get("route").key;
     const rows = withOpen(items, here, search.value.trim());
-    keyed(list, rows, (row) => row.key, make, (element, row) => update(element, row, row.key === here));
+    keyed(
+      list,
+      rows,
+      (row) => row.key,
+      make,
+      (element, row) => update(element, row, row.key === here),
+    );
     more.hidden = !nextCursor;
     note.hidden = rows.length > 0;
-    setText(note, search.value === "" ? t("sessions.none") : t("sessions.none-found", { text: search.value }));
+    setText(
+      note,
+      search.value === "" ? t("sessions.none") : t("sessions.none-found", { text: search.value }),
+    );
   };
 
   list.after(note, more);
@@ -58,10 +72,17 @@ function begin() {
 }
 
 function make(row) {
-  return h("li", null, h("a", { class: "session", href: `#/s/${encodeURIComponent(row.key)}` },
-    h("span", { class: "session-mark" }),
-    h("span", { class: "session-key", dir: "auto" }, row.key),
-    h("span", { class: "session-facts" })));
+  return h(
+    "li",
+    null,
+    h(
+      "a",
+      { class: "session", href: `#/s/${encodeURIComponent(row.key)}` },
+      h("span", { class: "session-mark" }),
+      h("span", { class: "session-key", dir: "auto" }, row.key),
+      h("span", { class: "session-facts" }),
+    ),
+  );
 }
 
 function update(element, row, here) {
@@ -86,7 +107,11 @@ function facts(row, active) {
   if (row.state === "new") {
     return t("sessions.state.new");
   }
-  const parts = [active ? t("sessions.state.active") : ago(row.lastUsedAt), row.agent, counted("sessions.turns", row.turns)];
+  const parts = [
+    active ? t("sessions.state.active") : ago(row.lastUsedAt),
+    row.agent,
+    counted("sessions.turns", row.turns),
+  ];
   return parts.filter(Boolean).join(" · ");
 }
 

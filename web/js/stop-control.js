@@ -1,5 +1,6 @@
-// The stop of the open session: asked once it is gentle, asked again it is forced. What it shows, it shows at once and does not
-// wait for the daemon. It knows the routes of stops and the line that says how a stop settles; not where its button is.
+// The stop of the open session: asked once it is gentle, asked again it is forced. What it shows, it shows at
+// once and does not wait for the daemon. It knows the routes of stops and the line that says how a stop
+// settles; not where its button is.
 //
 //   new StopControl(key, line, facts) -> {press(), mode(), update(), begun(), tell(text), close()}
 //     line     the element of the settling line
@@ -81,7 +82,8 @@ export class StopControl {
     if (mode === "send") {
       this.asked = null;
     }
-    // Beside a run at work, the receipt of an earlier one would be read as its own; it stands in the turn that it ended.
+    // Beside a run at work, the receipt of an earlier one would be read as its own; it stands in the turn
+    // that it ended.
     const last = mode === "send" ? this.facts.lastEnded() : null;
     const receipt = last?.verdict?.kind === "aborted" && last !== this.readReceiptOf ? last.receipt : null;
     const stopping = mode === "force" && this.problem === null;

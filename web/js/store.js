@@ -1,5 +1,6 @@
-// What is known now, in slices; views take everything from here. It keeps the slices current: live events change them at once
-// or have them fetched again, and while something runs they are fetched every 2 s. It knows no element.
+// What is known now, in slices; views take everything from here. It keeps the slices current: live events
+// change them at once or have them fetched again, and while something runs they are fetched every 2 s. It
+// knows no element.
 //
 //   get(slice)                  the present value
 //   subscribe(slice, fn)        fn(value) at once and at every change -> function that forgets it
@@ -16,7 +17,8 @@
 //   agents       [AgentRow]
 //   runs         [RunView] that are not over
 //   ended        [RunView] newest runs that are over, at most 50
-//   sessions     {items: [SessionRow], nextCursor?}, for the search text of searchSessions(text); `moreSessions()` appends a page
+//   sessions     {items: [SessionRow], nextCursor?}, for the search text of searchSessions(text);
+//                `moreSessions()` appends a page
 //   approvals    [ApprovalRow] that wait
 //   processes    [ProcessRow] in the background, the last ended ones too
 //   hold         {held, reason?, since?, by?}
@@ -182,7 +184,10 @@ function agentChanged({ agentId, computeStatus, activeRuns, change }) {
   if (change || !known) {
     refresh("agents", "models");
   } else {
-    put("agents", slices.agents.map((agent) => (agent.id === agentId ? { ...agent, computeStatus, activeRuns } : agent)));
+    put(
+      "agents",
+      slices.agents.map((agent) => (agent.id === agentId ? { ...agent, computeStatus, activeRuns } : agent)),
+    );
   }
   refresh("agents", "runs");
 }
@@ -194,7 +199,9 @@ async function fetchAgents() {
   const { items } = await api.get("/api/agents");
   return items.map((agent) => {
     const event = told.get(agent.id);
-    return event?.round >= round ? { ...agent, computeStatus: event.computeStatus, activeRuns: event.activeRuns } : agent;
+    return event?.round >= round
+      ? { ...agent, computeStatus: event.computeStatus, activeRuns: event.activeRuns }
+      : agent;
   });
 }
 
@@ -216,7 +223,9 @@ function onBeat() {
   }
 }
 
-/** One request after the other: a browser keeps few connections to one host, and a stop has to find one free. */
+/**
+ * One request after the other: a browser keeps few connections to one host, and a stop has to find one free.
+ */
 async function fetchDue() {
   timer = 0;
   lastRound = Date.now();

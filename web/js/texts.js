@@ -1,15 +1,20 @@
-// The page's texts in the chosen language, and words for times. It knows texts.json and nothing of what is shown where.
+// The page's texts in the chosen language, and words for times. It knows texts.json and nothing of what is
+// shown where.
 //
 //   await loadTexts()          once, before anything else
 //   useTexts(table, language)  for tests: a table instead of the file
-//   t(key, values?)            the text, with {name} replaced by values.name; a missing key is shown as itself
+//   t(key, values?)            the text, with {name} replaced by values.name; a missing key is shown as
+//                              itself
 //   counted(key, number)       t(`${key}.one`) for 1, else t(`${key}.many`), with {n}
-//   language(), setLanguage(code)     "en", "ko" or "zh"; remembered; setLanguage calls the listeners of onLanguage(fn)
-//   translate(root)            fills data-text, data-label (aria-label and tooltip) and data-placeholder below `root`
+//   language(), setLanguage(code)     "en", "ko" or "zh"; remembered; setLanguage calls the listeners of
+//                                     onLanguage(fn)
+//   translate(root)            fills data-text, data-label (aria-label and tooltip) and data-placeholder
+//                              below `root`
 //   ago(at, now?)              "just now", "2 min ago"; `at` is RFC 3339, `now` milliseconds since 1970
 //   age(at, now?)              "12 s", "2 min", "3 h", "4 days", in its largest unit
 //   exactTime(at)              for tooltips: date and time to the second, in the reader's own zone
-//   timeElement(at)            <time> with ago() as its text, the exact time on hover; refreshTimes(root) brings them up to date
+//   timeElement(at)            <time> with ago() as its text, the exact time on hover; refreshTimes(root)
+//                              brings them up to date
 //   and all of words.js: millis, size, oneLine, inFull, callInFull, argumentLine
 
 import { h, setText } from "./dom.js";
@@ -131,7 +136,10 @@ export function exactTime(at) {
   }
   if (exact?.language !== chosen) {
     // Making one takes far longer than using it, and a page of history has a hundred times in it.
-    exact = { language: chosen, format: new Intl.DateTimeFormat(chosen, { dateStyle: "medium", timeStyle: "medium" }) };
+    exact = {
+      language: chosen,
+      format: new Intl.DateTimeFormat(chosen, { dateStyle: "medium", timeStyle: "medium" }),
+    };
   }
   return exact.format.format(time);
 }

@@ -1,4 +1,5 @@
-// Chooses light or dark before the first paint, so this one is no module. It knows nothing but the choice that is remembered.
+// Chooses light or dark before the first paint, so this one is no module. It knows nothing but the choice
+// that is remembered.
 (function chooseTheme() {
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
   function apply() {

@@ -1,7 +1,8 @@
-// One turn of a conversation: who said what, the calls, and how it ended. It shows a run of run.js and changes only what
-// changed; it knows neither where runs come from nor what stands around the turn.
+// One turn of a conversation: who said what, the calls, and how it ended. It shows a run of run.js and
+// changes only what changed; it knows neither where runs come from nor what stands around the turn.
 //
-//   new TurnView(runId, actions) -> {asked, answer, showAsked(text, at, who), update(run), showReceipt(receipt), showSubRuns(rows)}
+//   new TurnView(runId, actions) -> {asked, answer, showAsked(text, at, who), update(run),
+//     showReceipt(receipt), showSubRuns(rows)}
 //     asked, answer    the two <article>s
 //     actions          {inspect(runId), again(text)}: what the turn's buttons do
 
@@ -28,13 +29,24 @@ export class TurnView {
     this.actions = actions;
     this.askedText = h("div", { class: "asked-text", dir: "auto" });
     this.askedHead = h("header", { class: "turn-head" });
-    this.asked = h("article", { class: "turn", data: { run: runId, role: "user" } }, this.askedHead, this.askedText);
+    this.asked = h(
+      "article",
+      { class: "turn", data: { run: runId, role: "user" } },
+      this.askedHead,
+      this.askedText,
+    );
     this.head = answerHead(runId, actions);
     this.body = h("div", { class: "turn-body" });
     this.subRuns = h("div", { class: "sub-runs" });
     this.foot = h("footer", { class: "turn-foot" });
-    this.answer = h("article", { class: "turn", data: { run: runId, role: "assistant" } },
-      this.head.element, this.body, this.subRuns, this.foot);
+    this.answer = h(
+      "article",
+      { class: "turn", data: { run: runId, role: "assistant" } },
+      this.head.element,
+      this.body,
+      this.subRuns,
+      this.foot,
+    );
     this.steps = new Map();
     this.shownEnd = null;
   }
@@ -100,41 +112,71 @@ export class TurnView {
 
   /** Runs that this one started in other agents and that are not over; each leads to its own details. */
   showSubRuns(rows) {
-    keyed(this.subRuns, rows, (row) => row.runId, subRunLine, (element, row) => {
-      const state = row.verdict?.kind === "aborted" ? "stopping" : row.phase === "waiting_llm" ? "waiting" : row.state;
-      setText(element.querySelector(".sub-run-state"), t(STATES[state]?.text ?? "turn.state.running"));
-    });
+    keyed(
+      this.subRuns,
+      rows,
+      (row) => row.runId,
+      subRunLine,
+      (element, row) => {
+        const state =
+          row.verdict?.kind === "aborted" ? "stopping" : row.phase === "waiting_llm" ? "waiting" : row.state;
+        setText(element.querySelector(".sub-run-state"), t(STATES[state]?.text ?? "turn.state.running"));
+      },
+    );
   }
 }
 
 function subRunLine(row) {
-  return h("a", { class: "sub-run", href: `#/r/${encodeURIComponent(row.runId)}`, data: { subRun: row.runId } }, icon("agents"),
-    h("span", { class: "sub-run-agent" }, row.agent), h("span", { class: "sub-run-text", dir: "auto" }, oneLine(row.text, 160)),
-    h("span", { class: "sub-run-state" }));
+  return h(
+    "a",
+    { class: "sub-run", href: `#/r/${encodeURIComponent(row.runId)}`, data: { subRun: row.runId } },
+    icon("agents"),
+    h("span", { class: "sub-run-agent" }, row.agent),
+    h("span", { class: "sub-run-text", dir: "auto" }, oneLine(row.text, 160)),
+    h("span", { class: "sub-run-state" }),
+  );
 }
 
 function receiptElement(receipt) {
   const left = receipt.leftovers.length > 0;
-  return h("p", { class: left ? "receipt-line leftovers" : "receipt-line" }, icon(left ? "failed" : "stop"),
-    h("span", null, receiptLine(receipt)));
+  return h(
+    "p",
+    { class: left ? "receipt-line leftovers" : "receipt-line" },
+    icon(left ? "failed" : "stop"),
+    h("span", null, receiptLine(receipt)),
+  );
 }
 
 function failure(verdict, again) {
-  return h("div", { class: "failure", role: "note" }, icon("failed"),
-    h("div", null,
+  return h(
+    "div",
+    { class: "failure", role: "note" },
+    icon("failed"),
+    h(
+      "div",
+      null,
       h("p", { dir: "auto" }, verdict.message || verdict.code),
       h("p", { class: "hint" }, h("code", null, verdict.code), " ", t("turn.failed-next")),
-      h("button", { type: "button", on: { click: again } }, t("turn.again"))));
+      h("button", { type: "button", on: { click: again } }, t("turn.again")),
+    ),
+  );
 }
 
 function answerHead(runId, actions) {
   const who = h("span", { class: "who" });
   const state = h("span", { class: "state" });
   const time = h("span", { class: "when" });
-  const details = h("button", {
-    class: "details quiet-button", type: "button", "aria-label": t("turn.details"), title: t("turn.details"),
-    on: { click: () => actions.inspect(runId) },
-  }, icon("panel"));
+  const details = h(
+    "button",
+    {
+      class: "details quiet-button",
+      type: "button",
+      "aria-label": t("turn.details"),
+      title: t("turn.details"),
+      on: { click: () => actions.inspect(runId) },
+    },
+    icon("panel"),
+  );
   let shown = null;
 
   function update(run, word) {
@@ -159,7 +201,10 @@ function answerHead(runId, actions) {
 function silent(run) {
   const step = run.steps[run.steps.length - 1];
   const calls = step?.calls ?? [];
-  return !step || (calls.length === 0 ? step.text === "" && step.thinking === "" : calls.every((call) => call.end !== null));
+  return (
+    !step ||
+    (calls.length === 0 ? step.text === "" && step.thinking === "" : calls.every((call) => call.end !== null))
+  );
 }
 
 function stepView() {
@@ -188,7 +233,14 @@ function stepView() {
       view.update(call, run);
     }
     for (; steered < step.steered.length; steered += 1) {
-      element.append(h("p", { class: "steered", dir: "auto" }, h("span", { class: "who" }, `${t("turn.you")}: `), step.steered[steered]));
+      element.append(
+        h(
+          "p",
+          { class: "steered", dir: "auto" },
+          h("span", { class: "who" }, `${t("turn.you")}: `),
+          step.steered[steered],
+        ),
+      );
     }
   }
 

@@ -1,5 +1,5 @@
-// Numbers and foreign text as people read them, in the same words as the terminal's. Pure functions; the time comes in as an
-// argument. It knows no language: what differs by language is in texts.js.
+// Numbers and foreign text as people read them, in the same words as the terminal's. Pure functions; the time
+// comes in as an argument. It knows no language: what differs by language is in texts.js.
 //
 //   millis(ms)      "<0.1 ms", "0.4 ms", "12 ms", "1.4 s", "2 min 5 s", "3 h 4 min"
 //   size(bytes)     "512 B", "1.5 KiB", "20 MiB"
@@ -57,10 +57,15 @@ export function size(bytes) {
 }
 
 const CONTROL = /[\u0000-\u001f\u007f-\u009f]/g;
-const INVISIBLE = /[\u0000-\u0009\u000b-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/gu;
+const INVISIBLE =
+  /[\u0000-\u0009\u000b-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/gu;
 
 export function oneLine(text, most) {
-  const line = text.slice(0, most * 8).replace(CONTROL, " ").replace(/\s+/g, " ").trim();
+  const line = text
+    .slice(0, most * 8)
+    .replace(CONTROL, " ")
+    .replace(/\s+/g, " ")
+    .trim();
   const letters = [...line];
   if (letters.length <= most && text.length <= most * 8) {
     return line;

@@ -1,4 +1,5 @@
-// The reducer of runs: what a run looks like after its events, also when some were lost, and what its history corrects.
+// The reducer of runs: what a run looks like after its events, also when some were lost, and what its history
+// corrects.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -8,14 +9,23 @@ import { adopt, apply, fromHistory, MOST_OUTPUT, newRun, outcome } from "../js/r
 
 /** Applies events with rising numbers, from `first` on. */
 function listen(run, events, first = run.seq + 1) {
-  events.forEach((event, index) => apply(run, { runId: "r", sessionKey: "s", at: "2026-01-01T00:00:00Z", seq: first + index, ...event }));
+  events.forEach((event, index) =>
+    apply(run, { runId: "r", sessionKey: "s", at: "2026-01-01T00:00:00Z", seq: first + index, ...event }),
+  );
   return run;
 }
 
-const started = [{ type: "run.queued", agent: "main" }, { type: "run.started", agent: "main" }, { type: "step.started", step: 1 }];
+const started = [
+  { type: "run.queued", agent: "main" },
+  { type: "run.started", agent: "main" },
+  { type: "step.started", step: 1 },
+];
 const aborted = { kind: "aborted", reason: "user" };
 const receipt = { usage: { inputTokens: 1, outputTokens: 2, estimated: false } };
-const end = (verdict, text) => [{ type: "run.ending", verdict }, { type: "run.ended", verdict, receipt, steps: 1, text }];
+const end = (verdict, text) => [
+  { type: "run.ending", verdict },
+  { type: "run.ended", verdict, receipt, steps: 1, text },
+];
 
 test("text, thinking and calls go to their step, in order", () => {
   const run = listen(newRun("r"), [
@@ -31,8 +41,13 @@ test("text, thinking and calls go to their step, in order", () => {
     { type: "usage", usage: { inputTokens: 9, outputTokens: 9 } },
     ...end({ kind: "completed" }, "Done."),
   ]);
-  assert.deepEqual(run.steps.map((step) => [step.thinking, step.text, step.calls.map((call) => call.id), step.partial]),
-    [["hm", "I look.", ["c1"], null], ["", "Done.", [], null]]);
+  assert.deepEqual(
+    run.steps.map((step) => [step.thinking, step.text, step.calls.map((call) => call.id), step.partial]),
+    [
+      ["hm", "I look.", ["c1"], null],
+      ["", "Done.", [], null],
+    ],
+  );
   assert.equal(run.calls.get("c1").end, "ok");
   assert.equal(outcome(run), "completed");
   assert.deepEqual(run.usage, receipt.usage);
@@ -48,13 +63,25 @@ test("an event that was seen before changes nothing, and nothing follows the end
 });
 
 test("what was streaming when the stop came is no answer; what called a tool is", () => {
-  const cut = listen(newRun("r"), [...started, { type: "text.delta", text: "half" }, { type: "run.ending", verdict: aborted }]);
+  const cut = listen(newRun("r"), [
+    ...started,
+    { type: "text.delta", text: "half" },
+    { type: "run.ending", verdict: aborted },
+  ]);
   assert.equal(outcome(cut), "stopping");
   assert.equal(cut.steps[0].partial, "cut");
-  const whole = listen(newRun("r"), [...started, { type: "text.delta", text: "I look." },
-    { type: "tool.started", callId: "c", tool: "shell", arguments: {} }, ...end(aborted)]);
+  const whole = listen(newRun("r"), [
+    ...started,
+    { type: "text.delta", text: "I look." },
+    { type: "tool.started", callId: "c", tool: "shell", arguments: {} },
+    ...end(aborted),
+  ]);
   assert.equal(whole.steps[0].partial, null);
-  const finished = listen(newRun("r"), [...started, { type: "text.delta", text: "all" }, ...end({ kind: "completed" }, "all")]);
+  const finished = listen(newRun("r"), [
+    ...started,
+    { type: "text.delta", text: "all" },
+    ...end({ kind: "completed" }, "all"),
+  ]);
   assert.equal(finished.steps[0].partial, null);
 });
 
@@ -62,31 +89,70 @@ test("the end of a run is heard whatever its number, and brings the answer that 
   const run = listen(newRun("r"), started, 1);
   apply(run, { seq: 2, type: "run.ended", verdict: aborted, receipt, at: "2026-01-01T00:00:00Z" });
   assert.equal(outcome(run), "stopped");
-  const late = listen(newRun("r"), [{ type: "run.ended", verdict: { kind: "completed" }, receipt, text: "42" }], 90);
+  const late = listen(
+    newRun("r"),
+    [{ type: "run.ended", verdict: { kind: "completed" }, receipt, text: "42" }],
+    90,
+  );
   assert.equal(late.steps[0].text, "42");
 });
 
 test("a snapshot stands in for what was missed", () => {
   const run = listen(newRun("r"), [...started, { type: "text.delta", text: "abc" }]);
   listen(run, [{ type: "run.snapshot", text: "abcdef", thinking: "t", calls: [] }], 9);
-  assert.deepEqual(run.steps.map((step) => step.text), ["abcdef"]);
-  listen(run, [{ type: "run.snapshot", text: "next", thinking: "", calls: [{ callId: "c", tool: "shell", end: "ok" }] }], 20);
-  assert.deepEqual(run.steps.map((step) => [step.text, step.calls.length]), [["abcdef", 1], ["next", 0]]);
-  listen(run, [{ type: "step.started", step: 2 }, { type: "text.delta", text: "last" }]);
-  assert.deepEqual(run.steps.map((step) => step.text), ["abcdef", "next", "last"]);
+  assert.deepEqual(
+    run.steps.map((step) => step.text),
+    ["abcdef"],
+  );
+  listen(
+    run,
+    [
+      {
+        type: "run.snapshot",
+        text: "next",
+        thinking: "",
+        calls: [{ callId: "c", tool: "shell", end: "ok" }],
+      },
+    ],
+    20,
+  );
+  assert.deepEqual(
+    run.steps.map((step) => [step.text, step.calls.length]),
+    [
+      ["abcdef", 1],
+      ["next", 0],
+    ],
+  );
+  listen(run, [
+    { type: "step.started", step: 2 },
+    { type: "text.delta", text: "last" },
+  ]);
+  assert.deepEqual(
+    run.steps.map((step) => step.text),
+    ["abcdef", "next", "last"],
+  );
   assert.equal(run.missed, true);
 });
 
 test("an approval is a call that waits", () => {
-  const run = listen(newRun("r"), [...started, { type: "approval.requested", id: "a", callId: "c", tool: "shell", arguments: {} }]);
+  const run = listen(newRun("r"), [
+    ...started,
+    { type: "approval.requested", id: "a", callId: "c", tool: "shell", arguments: {} },
+  ]);
   assert.equal(run.calls.get("c").approval, "a");
-  listen(run, [{ type: "approval.resolved", id: "a", decision: "deny" }, { type: "tool.ended", callId: "c", end: "denied", output: "", ms: 0 }]);
+  listen(run, [
+    { type: "approval.resolved", id: "a", decision: "deny" },
+    { type: "tool.ended", callId: "c", end: "denied", output: "", ms: 0 },
+  ]);
   assert.equal(run.calls.get("c").approval, null);
   assert.equal(run.steps[0].calls.length, 1);
 });
 
 test("of endless output the end is kept, and what was left out is counted", () => {
-  const run = listen(newRun("r"), [...started, { type: "tool.started", callId: "c", tool: "shell", arguments: {} }]);
+  const run = listen(newRun("r"), [
+    ...started,
+    { type: "tool.started", callId: "c", tool: "shell", arguments: {} },
+  ]);
   const line = "0123456789".repeat(1000);
   for (let count = 0; count < 50; count += 1) {
     listen(run, [{ type: "tool.output", callId: "c", stream: "stdout", text: line }]);
@@ -98,7 +164,13 @@ test("of endless output the end is kept, and what was left out is counted", () =
 
 const history = [
   { runId: "a", role: "user", text: "one", at: "1" },
-  { runId: "a", role: "assistant", text: "look", at: "1", calls: [{ id: "c", tool: "shell", arguments: { command: "ls" } }] },
+  {
+    runId: "a",
+    role: "assistant",
+    text: "look",
+    at: "1",
+    calls: [{ id: "c", tool: "shell", arguments: { command: "ls" } }],
+  },
   { runId: "a", role: "tool", text: "x", at: "1", callId: "c" },
   { runId: "a", role: "user", text: "faster", at: "1" },
   { runId: "a", role: "assistant", text: "half", at: "1", partial: true },
@@ -114,7 +186,13 @@ test("a turn of the history is a run that is over", () => {
   assert.equal(run.asked, "one");
   assert.equal(outcome(run), "stopped");
   assert.equal(run.told, "stopped");
-  assert.deepEqual(run.steps.map((step) => [step.text, step.partial, step.steered]), [["look", null, ["faster"]], ["half", "not-seen", []]]);
+  assert.deepEqual(
+    run.steps.map((step) => [step.text, step.partial, step.steered]),
+    [
+      ["look", null, ["faster"]],
+      ["half", "not-seen", []],
+    ],
+  );
   assert.equal(run.calls.get("c").result, "x");
 });
 
@@ -122,15 +200,25 @@ test("the history corrects what was listened to", () => {
   const live = listen(newRun("a"), [...started, { type: "text.delta", text: "half" }, ...end(aborted)]);
   const marked = "half\n\n[Interrupted: this message was cut off here and is not a finished answer.]";
   const answer = { runId: "a", role: "assistant", at: "1", verdict: aborted };
-  for (const message of [{ ...answer, text: marked }, { ...answer, text: "half", partial: true, kept: true }]) {
+  for (const message of [
+    { ...answer, text: marked },
+    { ...answer, text: "half", partial: true, kept: true },
+  ]) {
     const kept = fromHistory([{ runId: "a", role: "user", text: "q", at: "1" }, message]);
     assert.equal(kept.steps[0].text, "half");
     adopt(live, kept);
     assert.equal(live.steps[0].partial, "kept");
   }
-  const lost = listen(newRun("a"), [{ type: "run.snapshot", text: "z", thinking: "", calls: [] }, ...end(aborted)], 50);
+  const lost = listen(
+    newRun("a"),
+    [{ type: "run.snapshot", text: "z", thinking: "", calls: [] }, ...end(aborted)],
+    50,
+  );
   adopt(lost, fromHistory(itemsOf(history)[0].messages));
-  assert.deepEqual(lost.steps.map((step) => step.text), ["look", "half"]);
+  assert.deepEqual(
+    lost.steps.map((step) => step.text),
+    ["look", "half"],
+  );
   const heard = listen(newRun("a"), [...started, { type: "text.delta", text: "nobody wrote this down" }]);
   listen(heard, [{ type: "run.snapshot", text: "", thinking: "", calls: [] }, ...end(aborted)], 50);
   adopt(heard, fromHistory([{ runId: "a", role: "user", text: "q", at: "1", verdict: aborted }]));
@@ -140,11 +228,20 @@ test("the history corrects what was listened to", () => {
 
 test("pages of history and what runs now come in one order", () => {
   const page = itemsOf(history);
-  assert.deepEqual(page.map((item) => item.id), ["run a", "reset 2", "run b"]);
+  assert.deepEqual(
+    page.map((item) => item.id),
+    ["run a", "reset 2", "run b"],
+  );
   const live = { id: "run c", runId: "c" };
   const old = { id: "run 0", runId: "0", messages: [] };
-  assert.deepEqual(mergeNewest([old, page[0], live], page).items.map((item) => item.id), ["run 0", "run a", "reset 2", "run b", "run c"]);
-  assert.deepEqual(mergeNewest([{ id: "run b", runId: "b" }, live], page).items.map((item) => item.id), ["run a", "reset 2", "run b", "run c"]);
+  assert.deepEqual(
+    mergeNewest([old, page[0], live], page).items.map((item) => item.id),
+    ["run 0", "run a", "reset 2", "run b", "run c"],
+  );
+  assert.deepEqual(
+    mergeNewest([{ id: "run b", runId: "b" }, live], page).items.map((item) => item.id),
+    ["run a", "reset 2", "run b", "run c"],
+  );
   assert.equal(mergeNewest([old], page).gap, true);
   assert.equal(mergeNewest([live], page).gap, false);
 });
