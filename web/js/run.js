@@ -8,10 +8,10 @@
 //                          fromHistory)
 //   outcome(run)           "queued" | "running" | "stopping" | "ending" | "completed" | "failed" | "stopped"
 //
-// A run:  {runId, seq, agent, state, startedAt, endingAt, endedAt, steps, calls: Map, verdict, receipt, usage,
-//         compacted, missed}; from the history also asked, told
+// A run:  {runId, seq, agent, state, startedAt, endedAt, steps, calls: Map, verdict, receipt, compacted, missed};
+//         from the history also asked, told
 // A step: {number, text, thinking, calls: [call], partial: null | "cut" | "not-seen" | "kept", steered: [text]}
-// A call: {id, tool, arguments, output, dropped, result, end, ms, approval: id | null, startedAt, gone}
+// A call: {id, tool, arguments, output, dropped, result, end, ms, approval: id | null, gone}
 
 /** Characters of live output that are kept per call; the end of it is what one wants to see. */
 export const MOST_OUTPUT = 65_536;
@@ -26,13 +26,11 @@ export function newRun(runId) {
     agent: null,
     state: "queued",
     startedAt: null,
-    endingAt: null,
     endedAt: null,
     steps: [],
     calls: new Map(),
     verdict: null,
     receipt: null,
-    usage: null,
     compacted: 0,
     missed: false,
   };
@@ -87,7 +85,6 @@ const TAKERS = {
     const call = callOf(run, event.callId);
     call.tool = event.tool;
     call.arguments = event.arguments;
-    call.startedAt = event.at;
     call.approval = null;
   },
   "tool.output": (run, event) => print(callOf(run, event.callId), event.text),
@@ -115,13 +112,9 @@ const TAKERS = {
   "context.compacted": (run, event) => {
     run.compacted += event.turns;
   },
-  usage: (run, event) => {
-    run.usage = event.usage;
-  },
   "run.ending": (run, event) => {
     run.state = "ending";
     run.verdict = event.verdict;
-    run.endingAt = event.at;
     if (event.verdict.kind !== "completed") {
       cut(run);
     }
@@ -130,7 +123,6 @@ const TAKERS = {
     run.state = "ended";
     run.verdict = event.verdict;
     run.receipt = event.receipt;
-    run.usage = event.receipt?.usage || run.usage;
     run.endedAt = event.at;
     if (event.verdict.kind !== "completed") {
       cut(run);
@@ -183,7 +175,6 @@ function callOf(run, id) {
       end: null,
       ms: null,
       approval: null,
-      startedAt: null,
     };
     run.calls.set(id, call);
     current(run).calls.push(call);
