@@ -88,8 +88,9 @@ function hatch() {
   );
 }
 
-function drawTick({ x, ms, anchor }, { top, bottom }) {
-  const text = ms < 0 ? `−${millis(-ms)}` : millis(ms);
+function drawTick({ x, ms, anchor, sinceStop }, { top, bottom }) {
+  const sign = ms < 0 ? "−" : sinceStop && ms > 0 ? "+" : "";
+  const text = `${sign}${millis(Math.abs(ms))}`;
   return s(
     "g",
     {},

@@ -6,6 +6,8 @@
 const LAST_MS = 100;
 /** A stop that was over in no time still gets a panel that one can read. */
 const SHORTEST_MS = 0.5;
+/** Times are written with one digit behind the point, so finer ticks would say the same twice. */
+const FINEST_MS = 0.1;
 const ROW = { wide: 24, narrow: 40 };
 const BAR = 12;
 const TIER = 18;
@@ -116,12 +118,12 @@ export function niceStep(span, most) {
 }
 
 function ticks(zoom, width) {
-  const step = niceStep(zoom.to - zoom.from, width / 84);
+  const step = Math.max(FINEST_MS, niceStep(zoom.to - zoom.from, width / 84));
   const first = Math.ceil((zoom.from - zoom.zero) / step - 1e-9);
   const last = Math.floor((zoom.to - zoom.zero) / step + 1e-9);
   return Array.from({ length: last - first + 1 }, (_, index) => {
     const ms = (first + index) * step;
-    return { ms, at: zoom.zero + ms };
+    return { ms, at: zoom.zero + ms, sinceStop: zoom.name !== "whole" };
   });
 }
 

@@ -168,6 +168,10 @@ test("ticks are round numbers, few enough to be read", () => {
   );
   const stop = picture(STOPPED).laid.ticks;
   assert.ok(stop.length >= 3 && stop[0].ms === 0, "the stop is counted from its request");
+  const quick = picture(ended([held("timer", 1, -5, 0.1, "cancelled")], { requested: 0, settled: 0.2 }), {
+    width: 1900,
+  });
+  assert.deepEqual(new Set(quick.laid.ticks.map((tick) => tick.ms.toFixed(1))).size, quick.laid.ticks.length);
   for (const width of [300, 800, 1600]) {
     const xs = picture(STOPPED, { width }).laid.ticks.map((tick) => tick.x);
     for (const [i, x] of xs.slice(1).entries()) {
