@@ -81,21 +81,22 @@ impl Browser {
         }
     }
 
-    /// The entries of the console since the last call, up to one that contains this: they come a moment after what they tell of.
+    /// The entries of the console since the last call, until each of these parts is in one: they come a moment after what
+    /// they tell of.
     ///
     /// # Cancel safety
     /// As [`Self::entries`].
     ///
     /// # Panics
-    /// When none comes in time.
-    pub async fn entries_until(&self, part: &str) -> Vec<Entry> {
+    /// When one does not come in time.
+    pub async fn entries_until(&self, parts: &[&str]) -> Vec<Entry> {
         let (begun, mut all) = (Instant::now(), Vec::new());
         loop {
             all.extend(self.entries().await);
-            if all.iter().any(|entry: &Entry| entry.text.contains(part)) {
+            if parts.iter().all(|part| all.iter().any(|entry: &Entry| entry.text.contains(part))) {
                 return all;
             }
-            assert!(begun.elapsed() < PATIENCE, "nothing on the console contains {part:?}: {all:#?}");
+            assert!(begun.elapsed() < PATIENCE, "the console lacks one of {parts:?}: {all:#?}");
         }
     }
 

@@ -82,7 +82,7 @@ async fn refused(scene: &Scene, parts: &[&str], network: &str) {
     let words = reason.split_whitespace().count();
     assert!((2..30).contains(&words) && !reason.contains(['<', '{']), "no reason for people: {reason:?}");
     // What the browser says of the request, and what the page says of the failure; nothing else.
-    let entries = browser.entries_until("Could not stop the call").await;
+    let entries = browser.entries_until(&["Could not stop the call", network]).await;
     let told = |entry: &&Entry| entry.source == "console-api" && entry.text.contains("Could not stop the call");
     assert_eq!(entries.iter().filter(told).count(), 1, "{entries:#?}");
     let loud = entries.iter().filter(|entry| entry.level == "SEVERE" && !told(entry));
