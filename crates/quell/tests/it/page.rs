@@ -75,8 +75,8 @@ impl Scene {
     /// The link that `quell serve` has printed.
     fn link(&self) -> String {
         let output = self.daemon.output();
-        let links = output.split_whitespace().filter(|word| word.contains("/sign-in/"));
-        links.last().unwrap_or_else(|| panic!("no link in {output}")).to_owned()
+        let mut links = output.split_whitespace().rev().filter(|word| word.contains("/sign-in/"));
+        links.next().unwrap_or_else(|| panic!("no link in {output}")).to_owned()
     }
 
     /// Goes to a view by its route.

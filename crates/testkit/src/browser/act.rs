@@ -202,6 +202,8 @@ impl Browser {
     /// When the browser refuses.
     pub async fn offline(&self, offline: bool) {
         let conditions = json!({"offline": offline, "latency": 0, "downloadThroughput": -1, "uploadThroughput": -1});
+        // Without this the browser takes the conditions and does nothing about them.
+        self.cdp("Network.enable", json!({})).await;
         self.cdp("Network.emulateNetworkConditions", conditions).await;
     }
 }

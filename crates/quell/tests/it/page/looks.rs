@@ -59,6 +59,7 @@ impl Album {
         }
     }
 
+    #[expect(clippy::print_stdout, reason = "whoever runs it wants to look at them")]
     fn close(self) {
         println!("pictures in {}", pictures().display());
         assert!(self.found.is_empty(), "{} findings:\n{}", self.found.len(), self.found.join("\n"));

@@ -80,7 +80,10 @@ async fn refused(scene: &Scene, parts: &[&str], network: &str) {
     assert!(parts.iter().all(|part| text.contains(part)), "{text:?} lacks one of {parts:?}");
     let reason = text.split_once("Could not stop the call: ").unwrap().1;
     let words = reason.split_whitespace().count();
-    assert!((2..30).contains(&words) && !reason.contains(['<', '{']), "no reason for people: {reason:?}");
+    assert!(
+        (2..30).contains(&words) && !reason.contains(['<', '{']) && !reason.trim_end().ends_with(':'),
+        "no reason for people: {reason:?}"
+    );
     // What the browser says of the request, and what the page says of the failure; nothing else.
     let entries = browser.entries_until(&["Could not stop the call", network]).await;
     let told = |entry: &&Entry| entry.source == "console-api" && entry.text.contains("Could not stop the call");
@@ -112,7 +115,7 @@ async fn a_call_of_the_daemon_is_stopped_by_its_agents_button() {
     browser.gone(BUTTON).await;
     browser.gone("#agents .compute-status").await;
     assert_eq!(scene.ended(&run).await["verdict"]["kind"], "aborted");
-    assert_eq!(browser.value("document.querySelector('#toasts').getAttribute('aria-live')").await.is_string(), true);
+    assert!(browser.value("document.querySelector('#toasts').getAttribute('aria-live')").await.is_string());
     browser.assert_quiet(&[]).await;
 }
 
