@@ -5,7 +5,7 @@ use std::io::Write;
 
 use tokio::sync::watch;
 
-use crate::term::{Interrupts, Io, Pane, PaneKind, Screen};
+use crate::term::{Color, Interrupts, Io, Locale, Pane, PaneKind, Screen};
 
 pub(crate) mod daemon;
 pub(crate) mod receipts;
@@ -99,7 +99,8 @@ impl Desk {
             presses.recv().await.map(|()| ((), presses))
         }));
         let input = Box::new(io::Cursor::new(input.as_bytes().to_vec()));
-        Self { io: Io { screen, input, interrupts }, seen, ctrl_c }
+        let (color, locale) = (Color::Auto, Locale::default());
+        Self { io: Io { screen, input, interrupts, color, locale }, seen, ctrl_c }
     }
 }
 

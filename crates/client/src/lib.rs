@@ -4,6 +4,7 @@
 //! environment and no configuration; the roof hands in where the daemon may be ([`Target`]) and where to print ([`Io`]).
 //! The roof must have installed a TLS provider before the first [`Link`] is made.
 
+mod chat;
 pub mod link;
 pub mod receipt_line;
 pub mod receipt_picture;

@@ -17,7 +17,7 @@ mod sse;
 use std::fmt;
 use std::time::Duration;
 
-use quell_protocol::Problem;
+use quell_protocol::{Problem, Surface};
 use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderMap, HeaderValue};
 use reqwest::{Client, Method, RequestBuilder, Response, redirect};
 use serde::de::DeserializeOwned;
@@ -63,6 +63,7 @@ pub struct Link {
     token_origin: String,
     http: Client,
     patience: Patience,
+    surface: Surface,
 }
 
 impl fmt::Debug for Link {
@@ -103,6 +104,7 @@ impl Link {
             token_origin: found.token_origin,
             http,
             patience: Patience::default(),
+            surface: Surface::Cli,
         })
     }
 
@@ -110,6 +112,13 @@ impl Link {
     #[must_use]
     pub fn with_patience(mut self, patience: Patience) -> Self {
         self.patience = patience;
+        self
+    }
+
+    /// The same link in the name of another surface, which stops and messages through it are said to come from.
+    #[must_use]
+    pub fn with_surface(mut self, surface: Surface) -> Self {
+        self.surface = surface;
         self
     }
 
@@ -142,7 +151,7 @@ impl Link {
     }
 
     fn request(&self, method: Method, path: &[&str], query: &[(&str, &str)]) -> Result<RequestBuilder, LinkError> {
-        Ok(self.http.request(method, self.url(path, query)?))
+        Ok(self.http.request(method, self.url(path, query)?).header(SURFACE, self.surface.word()))
     }
 
     async fn ask<T: DeserializeOwned>(&self, request: RequestBuilder, span: Span) -> Result<T, LinkError> {
@@ -206,7 +215,6 @@ fn client(base: &Url, bearer: HeaderValue) -> reqwest::Result<Client> {
     let mut headers = HeaderMap::new();
     headers.insert(AUTHORIZATION, bearer);
     headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
-    headers.insert(SURFACE, HeaderValue::from_static("cli"));
     let mut builder = Client::builder()
         .user_agent(concat!("quell-cli/", env!("CARGO_PKG_VERSION")))
         .default_headers(headers)

@@ -1,5 +1,6 @@
 //! Where the verbs print and what they hear: the screen, the input, and the interrupts of the person.
 
+mod locale;
 mod screen;
 
 use std::fmt;
@@ -8,6 +9,7 @@ use std::io::{self, IsTerminal, Read};
 use futures_util::stream::{self, BoxStream, Fuse, Stream, StreamExt};
 use tokio::signal::unix::{SignalKind, signal};
 
+pub use locale::{Glyphs, Language, Locale};
 pub use screen::{Pane, PaneKind, Screen, Tone};
 
 /// Everything a verb is given besides its arguments.
@@ -18,6 +20,10 @@ pub struct Io {
     pub input: Box<dyn Read + Send>,
     /// Ctrl-C, each press once.
     pub interrupts: Interrupts,
+    /// Whether colour is wanted.
+    pub color: Color,
+    /// Language and signs of the person's surroundings.
+    pub locale: Locale,
 }
 
 impl fmt::Debug for Io {
@@ -29,7 +35,7 @@ impl fmt::Debug for Io {
 impl Io {
     /// The process's own streams. `color` is how the roof read `NO_COLOR`; a stream that is no terminal has none anyway.
     #[must_use]
-    pub fn standard(color: Color) -> Self {
+    pub fn standard(color: Color, locale: Locale) -> Self {
         let kind = |terminal: bool| match (terminal, color) {
             (false, _) => PaneKind::Pipe,
             (true, Color::Never) => PaneKind::Plain,
@@ -37,7 +43,8 @@ impl Io {
         };
         let out = Pane::new(io::stdout(), kind(io::stdout().is_terminal()));
         let err = Pane::new(io::stderr(), kind(io::stderr().is_terminal()));
-        Self { screen: Screen::new(out, err), input: Box::new(io::stdin()), interrupts: Interrupts::ctrl_c() }
+        let (screen, interrupts) = (Screen::new(out, err), Interrupts::ctrl_c());
+        Self { screen, input: Box::new(io::stdin()), interrupts, color, locale }
     }
 }
 

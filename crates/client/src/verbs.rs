@@ -4,6 +4,7 @@ mod agents;
 mod approvals;
 mod archive;
 mod audit;
+mod chat;
 mod hold;
 mod memory;
 mod page;
@@ -28,6 +29,7 @@ use crate::term::{Io, Tone};
 pub use agents::AgentsArgs;
 pub use approvals::ApprovalsArgs;
 pub use audit::AuditArgs;
+pub use chat::ChatArgs;
 pub use hold::HoldArgs;
 pub use memory::MemoryArgs;
 pub use page::PageArgs;
@@ -43,6 +45,8 @@ pub use token::TokenArgs;
 pub enum Verb {
     /// Send a message and stream the answer; Ctrl-C stops the run
     Send(SendArgs),
+    /// Talk in the terminal; Esc stops what runs
+    Chat(ChatArgs),
     /// Look at runs
     Runs(RunsArgs),
     /// Look at sessions, empty or remove them, export and import them
@@ -82,6 +86,8 @@ pub enum Exit {
     NoDaemon,
     /// 130: the run was stopped.
     Stopped,
+    /// 143: a signal ended it.
+    Terminated,
 }
 
 impl Exit {
@@ -95,6 +101,7 @@ impl Exit {
             Self::NotFound => 3,
             Self::NoDaemon => 4,
             Self::Stopped => 130,
+            Self::Terminated => 143,
         }
     }
 }
@@ -164,6 +171,7 @@ pub async fn run(verb: Verb, target: &Target, mut io: Io) -> Exit {
 async fn perform(verb: Verb, link: &Link, io: &mut Io) -> Result<Exit, VerbError> {
     match verb {
         Verb::Send(args) => send::run(link, args, io).await,
+        Verb::Chat(args) => chat::run(link, args, io).await,
         Verb::Runs(args) => runs::run(link, args, io).await,
         Verb::Sessions(args) => sessions::run(link, args, io).await,
         Verb::Agents(args) => agents::run(link, args, io).await,

@@ -145,6 +145,16 @@ pub fn in_full(text: &str) -> String {
     shown
 }
 
+/// What a call is about, from its arguments: the command, the path, the address; else whatever comes first.
+#[must_use]
+pub fn call_label(arguments: &Value, most: usize) -> String {
+    const TELLING: [&str; 6] = ["command", "path", "url", "query", "pattern", "agent"];
+    let Some(fields) = arguments.as_object() else { return one_line(&arguments.to_string(), most) };
+    let telling = TELLING.iter().find_map(|name| fields.get(*name)?.as_str());
+    let telling = telling.or_else(|| fields.values().find_map(Value::as_str));
+    one_line(telling.unwrap_or_default(), most)
+}
+
 /// Every argument of a call, whole, a line or a block each.
 #[must_use]
 pub fn call_in_full(arguments: &Value) -> Vec<String> {

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
-use quell_client::term::{Color, Tone};
+use quell_client::term::{Color, Locale, Tone};
 use quell_client::words::size;
 use quell_client::{Io, Link, LinkError, Target};
 use quell_engine::store;
@@ -98,7 +98,7 @@ fn is_idle(target: &Target, data_dir: &Path, database: &str) -> bool {
 
 async fn download(target: &Target, to: &Path) -> anyhow::Result<()> {
     let color = if telemetry::no_color() { Color::Never } else { Color::Auto };
-    let mut screen = Io::standard(color).screen;
+    let mut screen = Io::standard(color, Locale::default()).screen;
     let mut download = Link::discover(target)?.backup().await.map_err(explained)?;
     let whole = download.length().map(|length| format!(" of {}", size(length))).unwrap_or_default();
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(to).context(written(to))?;

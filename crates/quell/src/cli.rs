@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
-use quell_client::term::Color;
+use quell_client::term::{Color, Locale};
 use quell_client::{Io, Target, Verb};
 
 use crate::config::{self, Source};
@@ -28,7 +28,8 @@ const EXAMPLES: &str = "\
 Examples:
   quell demo                          see what a stop does; needs nothing
   quell serve                         start the daemon on 127.0.0.1:7171
-  quell send \"list the files here\"    talk to it; Ctrl-C stops the run
+  quell chat                          talk to it; Esc stops what runs
+  quell send \"list the files here\"    the same for scripts; Ctrl-C stops the run
   quell stop --all                    stop everything";
 
 #[derive(Debug, Subcommand)]
@@ -121,8 +122,17 @@ fn talk(verb: Verb, mut target: Target) -> anyhow::Result<ExitCode> {
     target.data_dir = Some(config::data_dir()?);
     let color = if telemetry::no_color() { Color::Never } else { Color::Auto };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let exit = runtime.block_on(quell_client::run(verb, &target, Io::standard(color)));
+    let exit = runtime.block_on(quell_client::run(verb, &target, Io::standard(color, locale())));
     Ok(ExitCode::from(exit.code()))
+}
+
+/// The person's surroundings, as POSIX reads them: the first of the variables that says something.
+fn locale() -> Locale {
+    let first = |names: [&str; 3]| {
+        let said = names.iter().filter_map(std::env::var_os).find(|value| !value.is_empty());
+        said.map(|value| value.to_string_lossy().into_owned()).unwrap_or_default()
+    };
+    Locale::of(&first(["LC_ALL", "LC_MESSAGES", "LANG"]), &first(["LC_ALL", "LC_CTYPE", "LANG"]))
 }
 
 fn configuration(command: ConfigCommand) -> anyhow::Result<ExitCode> {

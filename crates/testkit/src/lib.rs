@@ -12,6 +12,7 @@ pub mod history;
 pub mod leaks;
 pub mod mcp;
 pub mod model;
+pub mod pty;
 mod sse;
 
 pub use model::{Behaviour, ScriptedModel, Step};

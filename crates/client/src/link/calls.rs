@@ -332,6 +332,38 @@ impl Link {
         Ok(pages.into_iter().rev().flatten().collect())
     }
 
+    /// One page of what was said in a session: the newest, or the one that ends before `cursor`; each oldest first.
+    ///
+    /// # Errors
+    /// Every [`LinkError`].
+    ///
+    /// # Cancel safety
+    /// Dropping it forgets the answer; nothing changes in the daemon.
+    pub async fn history_page(
+        &self,
+        session: &SessionKey,
+        turns: u32,
+        cursor: Option<&str>,
+    ) -> Result<List<HistoryMessage>, LinkError> {
+        let turns = turns.to_string();
+        let mut query = vec![("turns", turns.as_str())];
+        query.extend(cursor.map(|cursor| ("cursor", cursor)));
+        let path = ["api", "sessions", session.as_str(), "history"];
+        self.ask(self.request(Method::GET, &path, &query)?, Span::Ordinary).await
+    }
+
+    /// Gives a session another model, from its next run on.
+    ///
+    /// # Errors
+    /// Every [`LinkError`]; a model that cannot be used is refused.
+    ///
+    /// # Cancel safety
+    /// Dropping it may or may not leave the model changed.
+    pub async fn set_session_model(&self, session: &SessionKey, model: &str) -> Result<SessionView, LinkError> {
+        let request = self.request(Method::PATCH, &["api", "sessions", session.as_str()], &[])?;
+        self.ask(request.json(&serde_json::json!({"model": model})), Span::Ordinary).await
+    }
+
     /// Empties a session's history.
     ///
     /// # Errors

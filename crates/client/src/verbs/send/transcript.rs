@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use crate::receipt_line::receipt_line;
 use crate::term::{Io, Screen, Tone};
 use crate::verbs::{Exit, Format, VerbError};
-use crate::words::{call_in_full, millis, one_line};
+use crate::words::{call_in_full, call_label, millis, one_line};
 
 const MOST_LABEL: usize = 60;
 
@@ -159,7 +159,8 @@ impl Transcript {
 
     fn call(&mut self, id: CallId, tool: String, arguments: &Value, screen: &mut Screen) -> io::Result<()> {
         self.turn(Doing::Tool(id.clone()));
-        let call = Call { tool: one_line(&tool, MOST_LABEL), label: label(arguments), since: Instant::now() };
+        let call =
+            Call { tool: one_line(&tool, MOST_LABEL), label: call_label(arguments, MOST_LABEL), since: Instant::now() };
         self.calls.insert(id, call);
         screen.end_answer()
     }
@@ -266,13 +267,4 @@ fn say_failure(end: &End, io: &mut Io) -> Result<(), VerbError> {
         io.screen.remark(&format!("{head} {}", one_line(message, 1000)))?;
     }
     Ok(())
-}
-
-/// What a call is about, from its arguments: the command, the path, the address; else whatever comes first.
-fn label(arguments: &Value) -> String {
-    const TELLING: [&str; 6] = ["command", "path", "url", "query", "pattern", "agent"];
-    let Some(fields) = arguments.as_object() else { return one_line(&arguments.to_string(), MOST_LABEL) };
-    let telling = TELLING.iter().find_map(|name| fields.get(*name)?.as_str());
-    let telling = telling.or_else(|| fields.values().find_map(Value::as_str));
-    one_line(telling.unwrap_or_default(), MOST_LABEL)
 }

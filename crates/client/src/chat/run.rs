@@ -1,0 +1,180 @@
+//! The one loop: keys, followed runs, answers and time go into the core; what it wants done is set going; the screen is
+//! painted when something changed, and not more often than an eye can see.
+
+use std::io;
+use std::time::Duration;
+
+use crossterm::event::{Event, EventStream};
+use futures_util::StreamExt;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+
+use super::clock::Moment;
+use super::effects::{Effect, Input};
+use super::errands::Errands;
+use super::look::Look;
+use super::painter::Painter;
+use super::state::Chat;
+use super::terminal::Taken;
+use crate::link::Link;
+
+/// The daemon is asked what is due this often.
+const TICK: Duration = Duration::from_millis(50);
+/// Time between two pictures of a stream; a key is answered at once.
+const FRAME: Duration = Duration::from_millis(33);
+
+/// Time between two pictures of keys.
+const KEY: Duration = Duration::from_millis(8);
+
+/// How the chat ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Left {
+    /// The person left.
+    Asked,
+    /// A signal, or the terminal is gone.
+    Ended,
+}
+
+/// The loop's own things.
+struct Desk {
+    chat: Chat,
+    errands: Errands,
+    painter: Painter,
+    terminal: Taken,
+    look: Look,
+    start: (Moment, Instant),
+    painted: Instant,
+    dirty: bool,
+    /// What the last picture said about time.
+    shown_second: u64,
+    left: Option<Left>,
+}
+
+/// Signals that end the program, or that are a key by another way.
+struct Signals {
+    terminate: Signal,
+    hang_up: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn catch() -> io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            hang_up: signal(SignalKind::hangup())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
+    }
+}
+
+/// Runs the chat until it is left.
+///
+/// # Cancel safety
+/// Dropping it gives the terminal back; runs go on in the daemon.
+pub(super) async fn run(chat: Chat, link: Link, look: Look) -> io::Result<(Chat, Left)> {
+    let mut signals = Signals::catch()?;
+    let now = Instant::now();
+    let mut desk = Desk {
+        chat,
+        errands: Errands::new(link),
+        painter: Painter::default(),
+        terminal: Taken::take()?,
+        look,
+        start: (wall(), now),
+        painted: now,
+        dirty: true,
+        shown_second: 0,
+        left: None,
+    };
+    let mut keys = EventStream::new();
+    let mut ticks = interval(TICK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    while desk.left.is_none() {
+        let due = desk.painted + FRAME;
+        tokio::select! {
+            // Keys come first: a stream never keeps a stop waiting. Every source keeps its place when its wait is dropped.
+            biased;
+            key = keys.next() => desk.event(key)?,
+            _ = signals.terminate.recv() => desk.left = Some(Left::Ended),
+            _ = signals.hang_up.recv() => desk.left = Some(Left::Ended),
+            _ = signals.interrupt.recv() => desk.take(Input::Key(ctrl_c())),
+            () = sleep_until(due), if desk.dirty => desk.paint()?,
+            input = desk.errands.next() => desk.take(input),
+            _ = ticks.tick() => desk.tick(),
+        }
+    }
+    let Desk { chat, left, .. } = desk;
+    Ok((chat, left.unwrap_or(Left::Asked)))
+}
+
+fn ctrl_c() -> crossterm::event::KeyEvent {
+    use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+    KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL)
+}
+
+fn wall() -> Moment {
+    Moment(u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or(0))
+}
+
+impl Desk {
+    fn now(&self) -> Moment {
+        self.start.0.plus(self.start.1.elapsed())
+    }
+
+    fn event(&mut self, event: Option<io::Result<Event>>) -> io::Result<()> {
+        match event {
+            Some(Ok(Event::Key(key))) => {
+                self.take(Input::Key(key));
+                // What somebody types shows at once; a flood of keys is painted like a stream.
+                if self.painted.elapsed() >= KEY {
+                    return self.paint();
+                }
+            }
+            Some(Ok(Event::Paste(text))) => self.take(Input::Paste(text)),
+            Some(Ok(Event::Resize(..))) => self.dirty = true,
+            Some(Ok(Event::FocusGained | Event::FocusLost | Event::Mouse(_))) => {}
+            // The terminal is gone: there is nobody to talk to.
+            Some(Err(_)) | None => self.left = Some(Left::Ended),
+        }
+        Ok(())
+    }
+
+    fn tick(&mut self) {
+        let effects = self.chat.update(Input::Tick, self.now());
+        self.set_going(effects);
+        // Time that stands on the screen goes on: in seconds, and faster while something is being stopped.
+        let second = self.now().0 / if self.chat.counts_down() { 100 } else { 1000 };
+        if self.chat.shows_time() && second != self.shown_second {
+            self.shown_second = second;
+            self.dirty = true;
+        }
+    }
+
+    fn take(&mut self, input: Input) {
+        let effects = self.chat.update(input, self.now());
+        self.dirty = true;
+        self.set_going(effects);
+    }
+
+    fn set_going(&mut self, effects: Vec<Effect>) {
+        for effect in effects {
+            match effect {
+                Effect::Scroll(scroll) => self.painter.scroll(scroll),
+                Effect::Redraw => self.terminal.forget(),
+                Effect::Leave => self.left = Some(Left::Asked),
+                other => self.errands.start(other),
+            }
+        }
+    }
+
+    fn paint(&mut self) -> io::Result<()> {
+        self.terminal.paint(&self.chat, &mut self.painter, self.look)?;
+        self.painted = Instant::now();
+        self.dirty = false;
+        if self.painter.saw_top() {
+            let effects = self.chat.update(Input::TopSeen, self.now());
+            self.set_going(effects);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,295 @@
+//! The core under the hands of people: what keys and answers may do in every state, and what they may never do.
+
+mod properties;
+
+use crossterm::event::KeyCode;
+use quell_protocol::approval::Decision;
+use quell_protocol::{EventKind, SessionKey};
+use serde_json::json;
+
+use super::effects::{Answer, Effect, Failure, FailureKind, Input, Page, Question, RunSeen};
+use super::scene::{Scene, read, run, sent_run};
+use crate::fake::daemon::view;
+use crate::fake::receipts;
+use crate::link::Sent;
+
+fn stops(effects: &[Effect]) -> Vec<(bool, bool)> {
+    let stop = |effect: &Effect| match effect {
+        Effect::StopSession { force, .. } => Some((true, *force)),
+        Effect::StopRun { force, .. } => Some((false, *force)),
+        _ => None,
+    };
+    effects.iter().filter_map(stop).collect()
+}
+
+fn away() -> Failure {
+    Failure { text: "connection refused".into(), kind: FailureKind::Away }
+}
+
+fn refused() -> Failure {
+    Failure { text: "no".into(), kind: FailureKind::Refused }
+}
+
+fn ended(scene: &mut Scene, id: &quell_protocol::RunId) -> Vec<Effect> {
+    let (verdict, receipt) = (receipts::by_user(), Box::new(receipts::stopped()));
+    scene.event(id, EventKind::Ended { verdict, receipt, steps: 1, text: None })
+}
+
+#[test]
+fn esc_does_nothing_while_nothing_runs() {
+    let mut scene = Scene::new();
+    scene.type_in("a thought");
+    assert_eq!(scene.esc(), []);
+    assert_eq!(scene.chat.composer.text(), "a thought");
+}
+
+#[test]
+fn esc_stops_and_the_second_forces() {
+    let mut scene = Scene::new();
+    let id = scene.running("work");
+    assert_eq!(stops(&scene.esc()), [(true, false)]);
+    assert_eq!(stops(&scene.esc()), [(true, true)]);
+    scene.stop_answered(read(json!({"aborted": true, "runIds": [id.as_str()]})));
+    assert!(scene.chat.stop.is_some());
+    ended(&mut scene, &id);
+    assert!(scene.chat.stop.is_none() && !scene.chat.is_active());
+    assert_eq!(scene.esc(), []);
+}
+
+#[test]
+fn a_message_on_its_way_is_stopped_by_its_own_id() {
+    let mut scene = Scene::new();
+    let id = sent_run(&scene.say("work")).unwrap();
+    let effects = scene.esc();
+    assert!(effects.contains(&Effect::StopRun { run: id, force: false }), "{effects:?}");
+    assert_eq!(stops(&effects), [(false, false), (true, false)]);
+}
+
+#[test]
+fn a_run_that_began_after_the_stop_is_stopped_gently_first() {
+    let mut scene = Scene::new();
+    scene.running("one");
+    scene.esc();
+    scene.sent("two", "queued");
+    assert_eq!(stops(&scene.esc()), [(true, false)]);
+    assert_eq!(stops(&scene.esc()), [(true, true)]);
+}
+
+#[test]
+fn a_stop_that_could_not_be_sent_goes_out_for_the_same_runs_when_the_daemon_is_back() {
+    let mut scene = Scene::new();
+    let id = scene.running("one");
+    scene.esc();
+    let session = scene.chat.session().clone();
+    scene.input(Input::Answer(Answer::SessionStopped { session, result: Err(away()) }));
+    assert!(scene.chat.stop.is_some());
+    let effects = scene.input(Input::Answer(Answer::Approvals(Ok(Vec::new()))));
+    assert_eq!(
+        effects.iter().find(|effect| matches!(effect, Effect::StopRun { .. })),
+        Some(&Effect::StopRun { run: id, force: false })
+    );
+}
+
+#[test]
+fn a_refused_stop_is_said_and_over() {
+    let mut scene = Scene::new();
+    scene.running("one");
+    scene.esc();
+    let session = scene.chat.session().clone();
+    scene.input(Input::Answer(Answer::SessionStopped { session, result: Err(refused()) }));
+    assert!(scene.chat.stop.is_none() && scene.chat.is_active());
+    assert!(scene.screen(80, 24).contains("the stop was refused: no"));
+}
+
+#[test]
+fn the_texts_of_the_queue_come_back_once_and_in_their_order() {
+    for early in [false, true] {
+        let mut scene = Scene::new();
+        let id = scene.running("one");
+        let (two, three) = (scene.sent("two", "queued"), scene.sent("three", "queued"));
+        scene.type_in("four");
+        scene.esc();
+        if early {
+            // The ends of the queued runs may come before the answer of the stop.
+            ended(&mut scene, &three);
+            ended(&mut scene, &two);
+        }
+        let withdrawn = json!([{"runId": three.as_str(), "text": "three"}, {"runId": two.as_str(), "text": "two"}]);
+        scene.stop_answered(read(json!({"aborted": true, "runIds": [id.as_str()], "withdrawn": withdrawn})));
+        ended(&mut scene, &two);
+        ended(&mut scene, &id);
+        let lines: Vec<&str> = scene.chat.composer.text().lines().collect();
+        let expected = if early { ["three", "two", "four"] } else { ["two", "three", "four"] };
+        assert_eq!(lines, expected);
+        assert!(scene.chat.stop.is_none() && !scene.chat.is_active());
+    }
+}
+
+#[test]
+fn a_queued_message_that_somebody_else_withdraws_comes_back() {
+    let mut scene = Scene::new();
+    scene.running("one");
+    let two = scene.sent("two", "queued");
+    ended(&mut scene, &two);
+    assert_eq!(scene.chat.composer.text(), "two");
+}
+
+#[test]
+fn a_message_that_is_refused_comes_back() {
+    let mut scene = Scene::new();
+    let id = sent_run(&scene.say("hello")).unwrap();
+    scene.type_in("more");
+    scene.input(Input::Answer(Answer::Sent { run: id, result: Err(refused()) }));
+    assert_eq!(scene.chat.composer.text(), "hello\nmore");
+    assert!(!scene.chat.is_active());
+}
+
+#[test]
+fn a_message_whose_answer_was_lost_is_looked_for_before_it_is_sent_twice() {
+    let mut scene = Scene::new();
+    let id = sent_run(&scene.say("hello")).unwrap();
+    scene.input(Input::Answer(Answer::Sent { run: id.clone(), result: Err(away()) }));
+    assert_eq!(scene.chat.composer.text(), "hello");
+    let effects = scene.input(Input::Answer(Answer::Approvals(Ok(Vec::new()))));
+    assert!(effects.contains(&Effect::Ask(Question::Run(id.clone()))), "{effects:?}");
+    let seen = read(view(id.as_str(), json!({"sessionKey": "work", "text": "hello"})));
+    let effects = scene.input(Input::Answer(Answer::Run { run: id.clone(), result: Ok(seen) }));
+    assert_eq!(effects, [Effect::Follow { run: id, after: 0 }]);
+    assert!(scene.chat.composer.is_empty() && scene.chat.is_active());
+}
+
+#[test]
+fn a_run_that_was_started_elsewhere_is_found_and_followed_once() {
+    let mut scene = Scene::new();
+    let key = scene.chat.session().clone();
+    let session = || {
+        let row = json!({"key": "work", "state": "active", "createdAt": "", "lastUsedAt": "", "activeRuns": ["r7"], "turns": 0});
+        Input::Answer(Answer::Session { key: key.clone(), result: Ok(read(row)) })
+    };
+    let ask = Effect::Ask(Question::Run(run("r7")));
+    assert_eq!(scene.input(session()), [ask]);
+    assert_eq!(scene.input(session()), []);
+    let seen =
+        || Input::Answer(Answer::Run { run: run("r7"), result: Ok(read(view("r7", json!({"sessionKey": "work"})))) });
+    assert_eq!(scene.input(seen()), [Effect::Follow { run: run("r7"), after: 0 }]);
+    assert_eq!((scene.input(session()), scene.input(seen())), (vec![], vec![]));
+    assert_eq!(stops(&scene.esc()), [(true, false)]);
+}
+
+#[test]
+fn ctrl_c_clears_then_stops_then_asks() {
+    let mut scene = Scene::new();
+    scene.running("work");
+    scene.type_in("draft");
+    assert_eq!(scene.control('c'), []);
+    assert!(scene.chat.composer.is_empty());
+    assert_eq!(stops(&scene.control('c')), [(true, false)]);
+    assert_eq!(scene.control('c'), []);
+    assert!(scene.screen(80, 24).contains("1 run not over. Leave?"));
+    assert_eq!(scene.control('c'), [], "it never ends while something runs without being told to");
+    scene.esc();
+    scene.key(KeyCode::Up);
+    assert_eq!(scene.chat.composer.text(), "draft");
+}
+
+#[test]
+fn who_stops_and_leaves_waits_for_the_end() {
+    let mut scene = Scene::new();
+    let id = scene.running("work");
+    scene.say("/quit");
+    assert_eq!(stops(&scene.key(KeyCode::Char('s'))), [(true, false)]);
+    assert!(!scene.stop_answered(read(json!({"aborted": true, "runIds": []}))).contains(&Effect::Leave));
+    assert!(ended(&mut scene, &id).contains(&Effect::Leave));
+}
+
+#[test]
+fn a_letter_answers_an_approval_only_when_it_could_be_read() {
+    let row = json!([{"id": "a1", "runId": "u.1", "sessionKey": "work", "agent": "main", "principal": "admin",
+        "callId": "c1", "tool": "shell", "arguments": {}, "requestedAt": "", "expiresAt": "", "state": "pending"}]);
+    let mut scene = Scene::new();
+    scene.running("work");
+    scene.input(Input::Answer(Answer::Approvals(Ok(read(row)))));
+    assert_eq!(scene.key(KeyCode::Char('y')), []);
+    assert_eq!(scene.chat.composer.text(), "y");
+    scene.after(1_000);
+    assert_eq!(scene.key(KeyCode::Char('n')), [], "while something is typed, letters are text");
+    scene.control('c');
+    let allow = Effect::AnswerApproval { id: "a1".into(), decision: Decision::Allow };
+    assert_eq!(scene.key(KeyCode::Char('y')), [allow]);
+    assert_eq!(scene.key(KeyCode::Char('y')), [], "once");
+}
+
+#[test]
+fn a_lost_daemon_is_told_and_the_next_answer_ends_that() {
+    let mut scene = Scene::new();
+    let id = scene.running("work");
+    scene.input(Input::Seen(id.clone(), RunSeen::Lost("gone".into())));
+    assert!(scene.screen(80, 24).contains("not connected"));
+    scene.input(Input::Seen(id, RunSeen::Back));
+    assert!(scene.screen(80, 24).contains("● live"));
+}
+
+#[test]
+fn another_session_takes_over_the_screen_and_not_the_input() {
+    let mut scene = Scene::new();
+    scene.running("work");
+    scene.say("/new");
+    scene.type_in("draft");
+    assert_eq!(scene.chat.session().as_str(), "cli:2026-03-01-abcd");
+    assert!(!scene.chat.is_active());
+    assert!(scene.screen(80, 24).contains("1 run goes on in the session left behind: work"));
+    // What comes late from the old session changes nothing here.
+    let row =
+        json!({"key": "work", "state": "active", "createdAt": "", "lastUsedAt": "", "activeRuns": ["r7"], "turns": 0});
+    let key = SessionKey::parse("work").unwrap();
+    assert_eq!(scene.input(Input::Answer(Answer::Session { key, result: Ok(read(row)) })), []);
+    assert_eq!(scene.chat.composer.text(), "draft");
+}
+
+#[test]
+fn older_pages_are_asked_for_once_when_the_top_is_seen() {
+    let mut scene = Scene::new();
+    let session = scene.chat.session().clone();
+    let page = |next: Option<&str>| read(json!({"items": [], "nextCursor": next}));
+    scene.input(Input::Answer(Answer::History {
+        session: session.clone(),
+        which: Page::Newest,
+        result: Ok(page(Some("7"))),
+    }));
+    let ask = Effect::Ask(Question::History { session: session.clone(), page: Page::Before("7".into()) });
+    assert_eq!(scene.input(Input::TopSeen), [ask]);
+    assert_eq!(scene.input(Input::TopSeen), []);
+    let which = Page::Before("7".into());
+    scene.input(Input::Answer(Answer::History { session, which, result: Ok(page(None)) }));
+    assert_eq!(scene.input(Input::TopSeen), []);
+}
+
+#[test]
+fn a_stop_text_that_stopped_nothing_says_so() {
+    let mut scene = Scene::new();
+    let id = sent_run(&scene.say("stop")).unwrap();
+    let answer = Sent::Stopped(read(json!({"aborted": false, "runIds": []})));
+    scene.input(Input::Answer(Answer::Sent { run: id, result: Ok(answer) }));
+    assert!(scene.screen(80, 24).contains("nothing to stop"));
+    assert!(!scene.chat.is_active());
+}
+
+#[test]
+fn a_misused_command_comes_back_to_be_mended() {
+    let mut scene = Scene::new();
+    scene.say("/hold that thought");
+    assert_eq!(scene.chat.composer.text(), "/hold that thought");
+    scene.control('c');
+    scene.input(Input::Paste("/nothing".into()));
+    scene.key(KeyCode::Enter);
+    assert_eq!(scene.chat.composer.text(), "/nothing");
+}
+
+#[test]
+fn a_slash_alone_does_nothing_at_enter() {
+    let mut scene = Scene::new();
+    scene.running("work");
+    assert_eq!(scene.say("/"), []);
+    assert_eq!(scene.chat.composer.text(), "/stop");
+    assert!(sent_run(&scene.key(KeyCode::Enter)).is_some(), "the second Enter does it");
+}

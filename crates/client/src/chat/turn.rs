@@ -1,0 +1,355 @@
+//! What one run looks like to a person: made from its events or from the stored history. It knows nothing of rows and colours.
+
+use std::collections::HashMap;
+
+use quell_protocol::api::{HistoryMessage, RunResult, RunView};
+use quell_protocol::event::SnapshotCall;
+use quell_protocol::{AgentId, CallEnd, CallId, EventKind, Receipt, RunId, ToolOutputStream, Verdict};
+use serde_json::Value;
+
+use super::clock::Moment;
+use crate::receipt_line::receipt_line;
+use crate::words::{call_label, one_line};
+
+/// Longer names of tools are cut.
+const MOST_NAME: usize = 60;
+/// A label is cut again to the width of the screen.
+const MOST_LABEL: usize = 300;
+/// Of a call's output the last of this is kept; the daemon has more.
+const MOST_OUTPUT: usize = 64 << 10;
+
+/// What the assistant did in one run.
+#[derive(Debug, Default)]
+pub(super) struct Turn {
+    pub(super) blocks: Vec<Block>,
+    pub(super) doing: Doing,
+    pub(super) end: Option<End>,
+    /// What it started in other agents, as far as it is known.
+    pub(super) below: Vec<Below>,
+    /// Number of the first block of the current step.
+    step_from: usize,
+    calls: HashMap<CallId, usize>,
+}
+
+/// A part of a turn.
+#[derive(Debug, PartialEq)]
+pub(super) enum Block {
+    Text {
+        text: String,
+        partial: Partial,
+    },
+    Thinking(String),
+    Call(Call),
+    /// A message that was handed to the running run.
+    Steered(String),
+    /// Older turns were summarised.
+    Compacted(u32),
+}
+
+/// Whether a text is an answer or was cut off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Partial {
+    No,
+    /// Cut off; whether the model sees it is not known yet.
+    Cut,
+    /// Cut off, and the model does not see it.
+    Unseen,
+}
+
+/// A tool call.
+#[derive(Debug, PartialEq)]
+pub(super) struct Call {
+    pub(super) tool: String,
+    pub(super) label: String,
+    pub(super) since: Option<Moment>,
+    pub(super) end: Option<CallEnd>,
+    pub(super) ms: Option<f64>,
+    pub(super) output: String,
+    pub(super) asking: bool,
+}
+
+/// A run that this one started.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Below {
+    pub(super) run: RunId,
+    pub(super) agent: AgentId,
+    pub(super) since: Moment,
+    /// What it does, or how it ended.
+    pub(super) state: String,
+    pub(super) over: bool,
+}
+
+/// What a run does now.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) enum Doing {
+    #[default]
+    Starting,
+    Waiting,
+    Thinking,
+    Answering,
+    Tool(String),
+    Approval(String),
+    Ending,
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct End {
+    pub(super) verdict: Verdict,
+    pub(super) steps: Option<u32>,
+    pub(super) receipt: Option<String>,
+    pub(super) leftovers: bool,
+}
+
+impl End {
+    pub(super) fn of(verdict: Verdict, receipt: &Receipt, steps: u32) -> Self {
+        let leftovers = !receipt.leftovers.is_empty();
+        Self { verdict, steps: Some(steps), receipt: Some(receipt_line(receipt)), leftovers }
+    }
+
+    /// As `GET /api/runs/{id}` tells it; nothing while it is not over.
+    pub(super) fn of_view(view: &RunView) -> Option<Self> {
+        let receipt = view.receipt.as_ref();
+        let leftovers = receipt.is_some_and(|receipt| !receipt.leftovers.is_empty());
+        let verdict = view.verdict.clone().filter(|_| view.state == "ended")?;
+        Some(Self { verdict, steps: Some(view.steps), receipt: receipt.map(receipt_line), leftovers })
+    }
+
+    /// The result in the words of an embedder: `Execution paused` after a stop.
+    pub(super) fn word(&self) -> Option<String> {
+        RunResult::of(&self.verdict, self.steps.unwrap_or(0)).error
+    }
+}
+
+impl Turn {
+    /// Takes the next event of the run.
+    pub(super) fn take(&mut self, kind: &EventKind, now: Moment) {
+        match kind {
+            EventKind::Queued { .. } | EventKind::Usage { .. } => {}
+            EventKind::Started { .. } => self.doing = Doing::Waiting,
+            EventKind::StepStarted { .. } => {
+                self.step_from = self.blocks.len();
+                self.doing = Doing::Waiting;
+            }
+            EventKind::TextDelta { text } => self.add_text(text),
+            EventKind::ThinkingDelta { text } => self.add_thinking(text),
+            EventKind::ToolStarted { call_id, tool, arguments } => self.call(call_id, tool, arguments, now),
+            EventKind::ToolOutput { call_id, stream, text } => self.output(call_id, *stream, text),
+            EventKind::ToolEnded { call_id, end, output, ms } => self.call_over(call_id, *end, output, Some(*ms)),
+            EventKind::ApprovalRequested { call_id, tool, arguments, .. } => self.asks(call_id, tool, arguments, now),
+            EventKind::ApprovalResolved { .. } => self.answered(),
+            EventKind::Snapshot { text, thinking, calls } => self.catch_up((text, thinking), calls, now),
+            EventKind::Compacted { turns, .. } => self.blocks.push(Block::Compacted(*turns)),
+            EventKind::Ending { .. } => self.doing = Doing::Ending,
+            EventKind::Ended { verdict, receipt, steps, text } => {
+                self.close(End::of(verdict.clone(), receipt, *steps), text.as_deref());
+            }
+        }
+    }
+
+    fn add_text(&mut self, added: &str) {
+        self.doing = Doing::Answering;
+        match self.blocks[self.step_from..].last_mut() {
+            Some(Block::Text { text, .. }) => text.push_str(added),
+            _ => self.blocks.push(Block::Text { text: added.to_owned(), partial: Partial::No }),
+        }
+    }
+
+    fn add_thinking(&mut self, added: &str) {
+        self.doing = Doing::Thinking;
+        match self.blocks[self.step_from..].last_mut() {
+            Some(Block::Thinking(text)) => text.push_str(added),
+            _ => self.blocks.push(Block::Thinking(added.to_owned())),
+        }
+    }
+
+    fn call(&mut self, id: &CallId, tool: &str, arguments: &Value, now: Moment) {
+        let tool = one_line(tool, MOST_NAME);
+        self.doing = Doing::Tool(tool.clone());
+        if let Some(call) = self.call_mut(id) {
+            call.asking = false;
+            call.label = call_label(arguments, MOST_LABEL);
+            call.since = Some(now);
+            return;
+        }
+        self.add_call(id, Call::new(tool, call_label(arguments, MOST_LABEL), Some(now)));
+    }
+
+    fn add_call(&mut self, id: &CallId, call: Call) {
+        self.calls.insert(id.clone(), self.blocks.len());
+        self.blocks.push(Block::Call(call));
+    }
+
+    fn asks(&mut self, id: &CallId, tool: &str, arguments: &Value, now: Moment) {
+        if self.call_mut(id).is_none() {
+            self.add_call(id, Call::new(one_line(tool, MOST_NAME), call_label(arguments, MOST_LABEL), Some(now)));
+        }
+        if let Some(call) = self.call_mut(id) {
+            call.asking = true;
+        }
+        self.doing = Doing::Approval(one_line(tool, MOST_NAME));
+    }
+
+    fn answered(&mut self) {
+        for block in &mut self.blocks {
+            if let Block::Call(call) = block {
+                call.asking = false;
+            }
+        }
+        self.doing = self.next_doing();
+    }
+
+    fn call_mut(&mut self, id: &CallId) -> Option<&mut Call> {
+        match self.blocks.get_mut(*self.calls.get(id)?)? {
+            Block::Call(call) => Some(call),
+            _ => None,
+        }
+    }
+
+    fn output(&mut self, id: &CallId, _stream: ToolOutputStream, text: &str) {
+        if let Some(call) = self.call_mut(id) {
+            call.print(text);
+        }
+    }
+
+    fn call_over(&mut self, id: &CallId, end: CallEnd, output: &str, ms: Option<f64>) {
+        if let Some(call) = self.call_mut(id) {
+            call.end = Some(end);
+            call.ms = ms;
+            call.asking = false;
+            // What the model reads is the last word about what was printed.
+            call.output.clear();
+            call.print(output);
+        }
+        if self.doing != Doing::Ending {
+            self.doing = self.next_doing();
+        }
+    }
+
+    fn next_doing(&self) -> Doing {
+        let open = self.blocks.iter().find_map(|block| match block {
+            Block::Call(call) if call.end.is_none() => Some(call),
+            _ => None,
+        });
+        match open {
+            Some(call) if call.asking => Doing::Approval(call.tool.clone()),
+            Some(call) => Doing::Tool(call.tool.clone()),
+            None => Doing::Waiting,
+        }
+    }
+
+    /// Takes in what was missed: everything of the current step, and the calls of the whole run.
+    fn catch_up(&mut self, (text, thinking): (&str, &str), calls: &[SnapshotCall], now: Moment) {
+        let is_call = |block: &Block| matches!(block, Block::Call(_));
+        if !self.blocks[self.step_from..].iter().any(is_call) {
+            self.blocks.truncate(self.step_from);
+        }
+        for seen in calls {
+            if self.call_mut(&seen.call_id).is_none() {
+                self.add_call(&seen.call_id, Call::new(one_line(&seen.tool, MOST_NAME), String::new(), Some(now)));
+            }
+            if let Some(call) = self.call_mut(&seen.call_id).filter(|call| call.end.is_none()) {
+                call.end = seen.end;
+            }
+        }
+        let known =
+            |block: &Block| matches!(block, Block::Text { text: shown, .. } if text.starts_with(shown.as_str()));
+        if !thinking.is_empty() && !self.blocks[self.step_from..].iter().any(|b| matches!(b, Block::Thinking(_))) {
+            self.blocks.push(Block::Thinking(thinking.to_owned()));
+        }
+        match self.blocks[self.step_from..].iter_mut().find(|block| known(block)) {
+            Some(Block::Text { text: shown, .. }) => *shown = text.to_owned(),
+            _ if text.is_empty() => {}
+            _ => self.blocks.push(Block::Text { text: text.to_owned(), partial: Partial::No }),
+        }
+        self.doing = self.next_doing();
+    }
+
+    fn close(&mut self, end: End, text: Option<&str>) {
+        let is_call = |block: &Block| matches!(block, Block::Call(_));
+        let cut = end.verdict != Verdict::Completed && !self.blocks[self.step_from..].iter().any(is_call);
+        for block in &mut self.blocks[self.step_from..] {
+            if let Block::Text { partial, .. } = block
+                && cut
+            {
+                *partial = Partial::Cut;
+            }
+        }
+        let shown = |block: &Block| matches!(block, Block::Text { text: shown, .. } if Some(shown.as_str()) == text);
+        if let Some(text) = text.filter(|text| !text.is_empty())
+            && !self.blocks.iter().any(shown)
+        {
+            // The end knows the whole answer; whatever was missed of it before is in here.
+            self.blocks.truncate(self.blocks.iter().rposition(is_call).map_or(self.step_from, |at| at + 1));
+            self.blocks.push(Block::Text { text: text.to_owned(), partial: Partial::No });
+        }
+        self.doing = Doing::Ending;
+        self.end = Some(end);
+    }
+
+    /// True when a text was cut off and nobody has said yet whether the model sees it.
+    pub(super) fn wonders(&self) -> bool {
+        self.blocks.iter().any(|block| matches!(block, Block::Text { partial: Partial::Cut, .. }))
+    }
+
+    /// Learns from the history whether the model sees what was cut off.
+    pub(super) fn learn(&mut self, seen: Partial) {
+        for block in &mut self.blocks {
+            if let Block::Text { partial, .. } = block
+                && *partial == Partial::Cut
+            {
+                *partial = seen;
+            }
+        }
+    }
+
+    /// Takes the next message of the run from the history.
+    pub(super) fn recall(&mut self, message: &HistoryMessage) {
+        match message.role.as_str() {
+            "assistant" => {
+                if !message.text.is_empty() {
+                    let partial = partial_of(message);
+                    self.blocks.push(Block::Text { text: message.text.clone(), partial });
+                }
+                for call in &message.calls {
+                    let Ok(id) = CallId::parse(&call.id) else { continue };
+                    let label = call_label(&call.arguments, MOST_LABEL);
+                    self.add_call(&id, Call::new(one_line(&call.tool, MOST_NAME), label, None));
+                }
+            }
+            "tool" => {
+                let id = message.call_id.as_deref().and_then(|id| CallId::parse(id).ok());
+                if let Some(call) = id.and_then(|id| self.call_mut(&id)) {
+                    call.print(&message.text);
+                }
+            }
+            _ => {}
+        }
+        if let Some(verdict) = &message.verdict {
+            self.end = Some(End { verdict: verdict.clone(), steps: None, receipt: None, leftovers: false });
+        }
+    }
+}
+
+/// Whether a stored text was cut off, and whether the model sees it.
+pub(super) fn partial_of(message: &HistoryMessage) -> Partial {
+    if message.partial { Partial::Unseen } else { Partial::No }
+}
+
+impl Call {
+    fn new(tool: String, label: String, since: Option<Moment>) -> Self {
+        Self { tool, label, since, end: None, ms: None, output: String::new(), asking: false }
+    }
+
+    fn print(&mut self, text: &str) {
+        self.output.push_str(text);
+        if self.output.len() > MOST_OUTPUT {
+            let from = self.output.len() - MOST_OUTPUT;
+            let from = (from..self.output.len()).find(|at| self.output.is_char_boundary(*at)).unwrap_or(0);
+            self.output.drain(..from);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,75 @@
+//! What the person's surroundings say about language and signs: the values of `LC_ALL`, `LC_CTYPE`, `LC_MESSAGES` and `LANG`,
+//! which the roof reads.
+
+/// The languages that there are texts in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Language {
+    /// English, also for every language that has no texts.
+    #[default]
+    English,
+    /// Korean.
+    Korean,
+    /// Chinese.
+    Chinese,
+}
+
+/// Which signs the terminal can show.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Glyphs {
+    /// Those of Unicode.
+    Unicode,
+    /// Only those of ASCII.
+    #[default]
+    Ascii,
+}
+
+/// Language and signs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Locale {
+    /// In which language the screen speaks.
+    pub language: Language,
+    /// With which signs.
+    pub glyphs: Glyphs,
+}
+
+impl Locale {
+    /// Reads the names of the locales for messages and for characters, such as `ko_KR.UTF-8`. Empty is `C`.
+    #[must_use]
+    pub fn of(messages: &str, characters: &str) -> Self {
+        let charset = characters.rsplit_once('.').map_or("", |(_, charset)| charset).to_ascii_lowercase();
+        let charset = charset.split('@').next().unwrap_or_default();
+        let glyphs = if matches!(charset, "utf-8" | "utf8") { Glyphs::Unicode } else { Glyphs::Ascii };
+        let language = match messages.split(['_', '.', '-', '@']).next() {
+            // Where letters cannot be shown, words made of them would be noise.
+            _ if glyphs == Glyphs::Ascii => Language::English,
+            Some("ko") => Language::Korean,
+            Some("zh") => Language::Chinese,
+            _ => Language::English,
+        };
+        Self { language, glyphs }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case("", "", Language::English, Glyphs::Ascii)]
+    #[case("C", "C", Language::English, Glyphs::Ascii)]
+    #[case("C", "C.UTF-8", Language::English, Glyphs::Unicode)]
+    #[case("ko_KR.UTF-8", "ko_KR.UTF-8", Language::Korean, Glyphs::Unicode)]
+    #[case("zh_CN.utf8@pinyin", "zh_CN.utf8@pinyin", Language::Chinese, Glyphs::Unicode)]
+    #[case("ko_KR.eucKR", "ko_KR.eucKR", Language::English, Glyphs::Ascii)]
+    #[case("de_DE.UTF-8", "de_DE.UTF-8", Language::English, Glyphs::Unicode)]
+    fn locales_as_people_have_them(
+        #[case] messages: &str,
+        #[case] characters: &str,
+        #[case] language: Language,
+        #[case] glyphs: Glyphs,
+    ) {
+        assert_eq!(Locale::of(messages, characters), Locale { language, glyphs });
+    }
+}
