@@ -16,9 +16,6 @@
 /** Characters of live output that are kept per call; the end of it is what one wants to see. */
 export const MOST_OUTPUT = 65_536;
 
-/** How a text ends that was cut off and that the model reads on; people see a note instead. */
-const INTERRUPTED = "[Interrupted: this message was cut off here and is not a finished answer.]";
-
 export function newRun(runId) {
   return {
     runId,
@@ -269,9 +266,8 @@ function take(run, message) {
   } else if (message.role === "assistant") {
     const number = run.steps.length + 1;
     const one = step(run, number);
-    const kept = message.kept || message.text.endsWith(INTERRUPTED);
-    one.text = kept ? message.text.replace(INTERRUPTED, "").trimEnd() : message.text;
-    one.partial = kept ? "kept" : message.partial ? "not-seen" : null;
+    one.text = message.text;
+    one.partial = message.kept ? "kept" : message.partial ? "not-seen" : null;
     for (const made of message.calls || []) {
       const call = callOf(run, made.id);
       call.tool = made.tool;
@@ -280,6 +276,7 @@ function take(run, message) {
   } else if (message.role === "tool") {
     const call = callOf(run, message.callId);
     call.result = message.text;
+    call.end = message.end ?? call.end;
     call.gone = true;
   } else if (message.role === "note") {
     run.told = message.text;

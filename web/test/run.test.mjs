@@ -197,17 +197,11 @@ test("a turn of the history is a run that is over", () => {
 
 test("the history corrects what was listened to", () => {
   const live = listen(newRun("a"), [...started, { type: "text.delta", text: "half" }, ...end(aborted)]);
-  const marked = "half\n\n[Interrupted: this message was cut off here and is not a finished answer.]";
-  const answer = { runId: "a", role: "assistant", at: "1", verdict: aborted };
-  for (const message of [
-    { ...answer, text: marked },
-    { ...answer, text: "half", partial: true, kept: true },
-  ]) {
-    const kept = fromHistory([{ runId: "a", role: "user", text: "q", at: "1" }, message]);
-    assert.equal(kept.steps[0].text, "half");
-    adopt(live, kept);
-    assert.equal(live.steps[0].partial, "kept");
-  }
+  const answer = { runId: "a", role: "assistant", at: "1", verdict: aborted, text: "half", kept: true };
+  const kept = fromHistory([{ runId: "a", role: "user", text: "q", at: "1" }, answer]);
+  assert.equal(kept.steps[0].text, "half");
+  adopt(live, kept);
+  assert.equal(live.steps[0].partial, "kept");
   const lost = listen(
     newRun("a"),
     [{ type: "run.snapshot", text: "z", thinking: "", calls: [] }, ...end(aborted)],

@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::background::ProcessRow;
+use crate::event::CallEnd;
 use crate::ids::{AgentId, Principal, RunId, SessionKey};
 use crate::receipt::{Instant, Receipt, Resource, Usage};
 use crate::verdict::{Surface, Verdict};
@@ -330,9 +331,15 @@ pub struct HistoryMessage {
     /// The call that a tool message answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call_id: Option<String>,
+    /// On a result: how the call ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub end: Option<CallEnd>,
     /// True for partial text that the model does not see.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub partial: bool,
+    /// True for partial text that the model does see, marked as interrupted.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub kept: bool,
     /// Verdict of the turn, on its last message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verdict: Option<Verdict>,

@@ -321,6 +321,7 @@ impl Turn {
                 let id = message.call_id.as_deref().and_then(|id| CallId::parse(id).ok());
                 if let Some(call) = id.and_then(|id| self.call_mut(&id)) {
                     call.print(&message.text);
+                    call.end = message.end.or(call.end);
                 }
             }
             _ => {}
@@ -333,7 +334,11 @@ impl Turn {
 
 /// Whether a stored text was cut off, and whether the model sees it.
 pub(super) fn partial_of(message: &HistoryMessage) -> Partial {
-    if message.partial { Partial::Unseen } else { Partial::No }
+    match (message.partial, message.kept) {
+        (true, _) => Partial::Unseen,
+        (false, true) => Partial::Cut,
+        (false, false) => Partial::No,
+    }
 }
 
 impl Call {

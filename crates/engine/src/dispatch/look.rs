@@ -312,7 +312,9 @@ fn boundary(at: String) -> HistoryMessage {
         at,
         calls: Vec::new(),
         call_id: None,
+        end: None,
         partial: false,
+        kept: false,
         verdict: None,
     }
 }

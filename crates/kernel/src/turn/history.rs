@@ -2,7 +2,7 @@
 
 use quell_protocol::api::{HistoryCall, HistoryMessage};
 
-use super::{AnsweredCall, INTERRUPTED_MARK, Item, PartialPolicy, Turn, blank};
+use super::{AnsweredCall, Item, PartialPolicy, Turn, blank};
 
 impl Turn {
     /// The turn's messages, in order.
@@ -35,20 +35,23 @@ impl Turn {
             at: self.sealed_at.clone(),
             calls: Vec::new(),
             call_id: None,
+            end: None,
             partial: false,
+            kept: false,
             verdict: None,
         }
     }
 
     fn result(&self, call: &AnsweredCall) -> HistoryMessage {
-        HistoryMessage { call_id: Some(call.call.id.to_string()), ..self.message("tool", &call.result.output) }
+        let (call_id, end) = (Some(call.call.id.to_string()), Some(call.result.end));
+        HistoryMessage { call_id, end, ..self.message("tool", &call.result.output) }
     }
 
-    /// What had streamed: marked in its text where the model reads it too, marked as partial where it does not.
+    /// What had streamed, and whether the model reads it too.
     fn cut_message(&self) -> Option<HistoryMessage> {
         let partial = self.partial.as_ref().filter(|partial| !blank(&partial.text))?;
         Some(match partial.policy {
-            PartialPolicy::Keep => self.message("assistant", &format!("{}\n\n{INTERRUPTED_MARK}", partial.text)),
+            PartialPolicy::Keep => HistoryMessage { kept: true, ..self.message("assistant", &partial.text) },
             PartialPolicy::Discard => HistoryMessage { partial: true, ..self.message("assistant", &partial.text) },
         })
     }

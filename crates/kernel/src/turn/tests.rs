@@ -206,17 +206,18 @@ fn people_read_everything_and_see_what_the_model_does_not() {
     let verdict = aborted(StopReason::User);
     let shown = |policy| {
         let history = seal(draft.clone(), &verdict, policy).history();
-        history.into_iter().map(|m| (m.role, m.text, m.partial, m.verdict.is_some())).collect::<Vec<_>>()
+        history.into_iter().map(|m| (m.role, m.text, (m.partial, m.kept), m.verdict.is_some())).collect::<Vec<_>>()
     };
     let discarded = shown(PartialPolicy::Discard);
     let roles: Vec<&str> = discarded.iter().map(|row| row.0.as_str()).collect();
     assert_eq!(roles, ["user", "assistant", "tool", "assistant", "note"]);
-    assert_eq!(discarded[3], ("assistant".into(), "There is o".into(), true, false));
+    assert_eq!(discarded[3], ("assistant".into(), "There is o".into(), (true, false), false));
     assert!(discarded[4].3 && discarded.iter().filter(|row| row.3).count() == 1);
     let kept = shown(PartialPolicy::Keep);
-    assert_eq!(kept[3], ("assistant".into(), format!("There is o\n\n{INTERRUPTED_MARK}"), false, false));
+    assert_eq!(kept[3], ("assistant".into(), "There is o".into(), (false, true), false));
     let history = stopped(draft).history();
     assert_eq!((history[1].calls[0].id.as_str(), history[2].call_id.as_deref()), ("a", Some("a")));
+    assert!(history[2].end.is_some() && history[1].end.is_none(), "results say how their call ended");
 }
 
 #[test]

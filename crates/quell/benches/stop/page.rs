@@ -55,7 +55,8 @@ pub(crate) async fn measure(report: &mut Report) {
     load(report, &daemon, &browser).await;
     let api = daemon.http();
     for other in 0..OTHERS {
-        api.post(&format!("/api/sessions/other-{other}/runs"), &json!({"text": "go on"})).await.expect_status(202);
+        let _ =
+            api.post(&format!("/api/sessions/other-{other}/runs"), &json!({"text": "go on"})).await.expect_status(202);
     }
     model.requests(OTHERS).await;
     let (mut floor, mut stopping, mut stopped) = <(Times, Times, Times)>::default();
