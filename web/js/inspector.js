@@ -12,7 +12,7 @@ import { watch } from "./run-watch.js";
 import { shortId } from "./short-id.js";
 import { forceButton, stopButton } from "./stop-run.js";
 import * as store from "./store.js";
-import { exactTime, inFull, millis, oneLine, t, timeElement } from "./texts.js";
+import { inFull, millis, oneLine, t, timeElement } from "./texts.js";
 
 export function mount(root) {
   let leave = () => {};
@@ -176,48 +176,38 @@ function drawReceipt(parts, receipt) {
   );
 }
 
+/** `{name, text, href?}` or `{name, at}`, in the order in which they are shown. */
 function factsOf(view) {
   const began = view.startedAt ?? view.acceptedAt;
   const { inputTokens, outputTokens, estimated } = view.usage;
-  const sign = estimated ? "~" : "";
+  const tokens = (number) => `${estimated ? "~" : ""}${number.toLocaleString("en")}`;
+  const session = `#/s/${encodeURIComponent(view.sessionKey)}`;
+  const took = view.endedAt && Date.parse(view.endedAt) - Date.parse(began);
   return [
-    ["agent", [oneLine(view.agent, 80)]],
-    [
-      "session",
-      [h("a", { href: `#/s/${encodeURIComponent(view.sessionKey)}` }, oneLine(view.sessionKey, 80))],
-    ],
-    ["from", [t("inspector.from", { who: oneLine(view.principal, 60), door: view.surface })]],
-    view.parent && [
-      "parent",
-      [h("a", { href: `#/r/${encodeURIComponent(view.parent)}` }, shortId(view.parent))],
-    ],
-    ["began", [timeElement(began)]],
-    view.endedAt && [
-      "took",
-      [h("span", { title: exactTime(view.endedAt) }, millis(Date.parse(view.endedAt) - Date.parse(began)))],
-    ],
-    ["steps", [String(view.steps)]],
-    [
-      "tokens",
-      [
-        t("inspector.tokens", {
-          in: sign + inputTokens.toLocaleString("en"),
-          out: sign + outputTokens.toLocaleString("en"),
-        }),
-      ],
-    ],
-    view.processes > 0 && ["processes", [String(view.processes)]],
-    endOf(view.verdict) && ["end", [endOf(view.verdict)]],
-    ["id", [h("code", {}, view.runId)]],
+    { name: "agent", text: oneLine(view.agent, 80) },
+    { name: "session", text: oneLine(view.sessionKey, 80), href: session },
+    { name: "from", text: t("inspector.from", { who: oneLine(view.principal, 60), door: view.surface }) },
+    view.parent && {
+      name: "parent",
+      text: shortId(view.parent),
+      href: `#/r/${encodeURIComponent(view.parent)}`,
+    },
+    { name: "began", at: began },
+    view.endedAt && { name: "took", text: millis(took) },
+    { name: "steps", text: String(view.steps) },
+    { name: "tokens", text: t("inspector.tokens", { in: tokens(inputTokens), out: tokens(outputTokens) }) },
+    view.processes > 0 && { name: "processes", text: String(view.processes) },
+    view.verdict && endOf(view.verdict) && { name: "end", text: endOf(view.verdict) },
+    { name: "id", text: view.runId },
   ].filter(Boolean);
 }
 
 /** Who ended it and why, or what went wrong. */
 function endOf(verdict) {
-  if (verdict?.kind === "failed") {
+  if (verdict.kind === "failed") {
     return `${oneLine(verdict.message, 300)} (${verdict.code})`;
   }
-  if (verdict?.kind !== "aborted") {
+  if (verdict.kind !== "aborted") {
     return null;
   }
   const who = verdict.by
@@ -228,17 +218,19 @@ function endOf(verdict) {
 
 /** A fact is touched only when it says something new: who reads or copies it is not disturbed. */
 function drawFacts(list, facts) {
+  const make = ({ name }) =>
+    h("div", {}, h("dt", {}, t(`inspector.fact.${name}`)), h("dd", { class: `fact-${name}` }));
   keyed(
     list,
     facts,
-    ([name]) => name,
-    ([name]) => h("div", {}, h("dt", {}, t(`inspector.fact.${name}`)), h("dd")),
-    (item, [, content]) => {
-      const dd = item.lastElementChild;
-      const said = content.map((part) => (typeof part === "string" ? part : part.outerHTML)).join("");
-      if (dd.dataset.said !== said) {
-        dd.dataset.said = said;
-        dd.replaceChildren(...content);
+    ({ name }) => name,
+    make,
+    (item, { text, href, at }) => {
+      const value = item.lastElementChild;
+      const said = text ?? at;
+      if (value.dataset.said !== said) {
+        value.dataset.said = said;
+        value.replaceChildren(at ? timeElement(at) : href ? h("a", { href }, text) : text);
       }
     },
   );
