@@ -25,14 +25,14 @@ const TOLD = new Set([
  * language gets the page's own sentence where there is one, and so does everybody where the daemon did not
  * say anything.
  */
-export function reasonOf({ code, detail }) {
+export function reasonOf({ code, detail, status }) {
   const said = oneLine(detail ?? "", MOST);
   if (code === "network") {
     return t("reason.network");
   }
   // Something between the page and the daemon has answered.
   if (code === "error" || code === "unreadable") {
-    return t("reason.error", { detail: said });
+    return t("reason.error", { detail: said || status });
   }
   if (TOLD.has(code) && (language() !== "en" || said === "")) {
     return t(`reason.${code}`);
