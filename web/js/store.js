@@ -33,6 +33,7 @@ const SETTLE_MS = 80;
 const ROUND_MS = 400;
 const BEAT_MS = 2000;
 const ENDED = 50;
+const LONGEST_PAGE = 500;
 const SESSIONS = 100;
 const MOST_SESSIONS = 1000;
 
@@ -55,7 +56,7 @@ const slices = { ...NOTHING, me: null, route: { view: "chat" } };
 const fetchers = {
   agents: fetchAgents,
   runs: async () => (await api.get("/api/runs?state=active")).items,
-  ended: async () => (await api.get(`/api/runs?limit=${ENDED}`)).items.filter((run) => run.state === "ended"),
+  ended: fetchEnded,
   sessions: async () => api.get(sessionsPath()),
   approvals: async () => (await api.get("/api/approvals")).items,
   processes: async () => (await api.get("/api/processes")).items,
@@ -113,6 +114,13 @@ export function refresh(...names) {
   if (!timer && !fetching && beat) {
     timer = setTimeout(fetchDue, Math.max(SETTLE_MS, lastRound + ROUND_MS - Date.now()));
   }
+}
+
+/** The list has all runs, the newest first, so those that are not over take places in it. */
+async function fetchEnded() {
+  const limit = Math.min(LONGEST_PAGE, ENDED + slices.runs.length);
+  const { items } = await api.get(`/api/runs?limit=${limit}`);
+  return items.filter((run) => run.state === "ended").slice(0, ENDED);
 }
 
 export function searchSessions(text) {
