@@ -6,12 +6,14 @@
 mod agents;
 mod axe;
 mod chat;
+mod choices;
 mod everything;
 mod fast;
 mod hostile;
 mod keyboard;
 mod long;
 mod looks;
+mod phone;
 mod reconnect;
 mod relay;
 mod sign_in;
