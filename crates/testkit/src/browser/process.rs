@@ -12,6 +12,9 @@ use tokio::sync::oneshot;
 use super::{NEEDS, PATIENCE};
 use crate::leaks;
 
+/// How often a driver is started until one finds a port.
+const ATTEMPTS: u32 = 5;
+
 /// chromedriver on a free port. It stays in the test's process group, so that whoever ends a stuck test ends it too.
 #[derive(Debug)]
 pub(super) struct DriverProcess {
@@ -23,6 +26,20 @@ pub(super) struct DriverProcess {
 
 impl DriverProcess {
     pub(super) async fn start() -> Self {
+        // It looks for a port that is free over IPv6 and ends when the same one is taken over IPv4, so it gets more than one try.
+        for _ in 1..ATTEMPTS {
+            if let Ok(process) = Self::attempt().await {
+                return process;
+            }
+        }
+        match Self::attempt().await {
+            Ok(process) => process,
+            Err(output) => panic!("chromedriver named no port\n{output}"),
+        }
+    }
+
+    /// One that listens, or what it said instead.
+    async fn attempt() -> Result<Self, String> {
         let profile = match TempDir::with_prefix("quell-browser-") {
             Ok(profile) => profile,
             Err(error) => panic!("no folder for a profile: {error}"),
@@ -49,9 +66,9 @@ impl DriverProcess {
         let mut process = Self { child, url: String::new(), output, profile };
         match tokio::time::timeout(PATIENCE, announced).await {
             Ok(Ok(port)) => process.url = format!("http://127.0.0.1:{port}"),
-            _ => panic!("chromedriver named no port\n{}", process.output()),
+            _ => return Err(process.output()),
         }
-        process
+        Ok(process)
     }
 
     pub(super) fn url(&self) -> &str {
