@@ -5,6 +5,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a bench that cannot go on has nothing better to do than panic")]
 
+#[path = "stop/chat.rs"]
+mod chat;
 #[path = "stop/floor.rs"]
 mod floor;
 #[path = "stop/many.rs"]
@@ -65,6 +67,9 @@ fn main() {
         }
         if wanted("loaded") {
             single::measure(&mut report, samples, single::Load::Searching).await;
+        }
+        if wanted("chat") {
+            chat::measure(&mut report, samples.min(50)).await;
         }
         if wanted("processes") {
             processes::measure(&mut report, samples).await;

@@ -9,6 +9,9 @@ use super::effects::{Effect, Question, Scroll};
 use super::state::{Chat, Details, Facts, Leaving, Menu, Pages, PickList, Run, RunState, Stop};
 use super::transcript::{Tone, Transcript};
 
+/// What the daemon takes for a stop on every door.
+pub(super) const STOP_TEXT: &str = "/stop";
+
 impl Chat {
     /// Enter: what stands in the input is a command or a message.
     pub(super) fn submit(&mut self) -> Vec<Effect> {
@@ -56,7 +59,7 @@ impl Chat {
             Command::Stop => {
                 // A stop text covers more than Esc: also what earlier runs left in the background.
                 self.cover_all();
-                self.send("/stop".into())
+                self.send(STOP_TEXT.into())
             }
             Command::New => self.new_session(),
             Command::Model if argument.is_empty() => self.pick(PickList::Models),

@@ -4,11 +4,12 @@ use quell_protocol::api::{HistoryMessage, List, RunView, StopAnswer};
 use quell_protocol::session::SessionView;
 use quell_protocol::{AgentId, RunId, SessionKey};
 
+use super::act::STOP_TEXT;
 use super::clock::Moment;
 use super::effects::{Answer, Effect, Failure, FailureKind, Outcome, Pace, Page, Question};
 use super::state::{Asked, Chat, Menu, PickList, Picker, Run, RunState};
-use super::transcript::Tone;
-use super::turn::{Below, Block, End};
+use super::transcript::{Body, Tone};
+use super::turn::{Below, End};
 use crate::link::Sent;
 
 impl Chat {
@@ -91,8 +92,9 @@ impl Chat {
             Ok(Sent::Accepted(answer)) if answer.state == "steered" => {
                 let text = at.map(|at| self.runs.remove(at).text).unwrap_or_default();
                 self.uncover(id);
-                if let Some(turn) = self.transcript.turn_mut(&answer.run_id) {
-                    turn.blocks.push(Block::Steered(text));
+                match self.transcript.turn_mut(&answer.run_id).filter(|turn| turn.end.is_none()) {
+                    Some(turn) => turn.steered.push(text),
+                    None => drop(self.transcript.push(Body::Said(text))),
                 }
                 self.back()
             }
@@ -118,6 +120,9 @@ impl Chat {
                 self.uncover(id);
                 if let Some(at) = at {
                     let text = self.runs.remove(at).text;
+                    if text == STOP_TEXT {
+                        return self.stop_failed(failure);
+                    }
                     self.composer.put_back(std::slice::from_ref(&text));
                     if failure.kind == FailureKind::Away {
                         self.doubts.push((id.clone(), text));
@@ -217,7 +222,12 @@ impl Chat {
         if *key != self.session {
             return Vec::new();
         }
-        let Ok(view) = result else { return Vec::new() };
+        let view = match result {
+            Ok(view) => view,
+            // A token that was revoked meanwhile, for one.
+            Err(failure) if failure.kind == FailureKind::Refused => return self.complain::<()>(Err(failure)),
+            Err(_) => return Vec::new(),
+        };
         self.facts.exists = true;
         let config = view.config;
         self.facts.agent = config.as_ref().map(|config| config.agent.clone()).or(view.row.agent);

@@ -293,3 +293,14 @@ fn a_slash_alone_does_nothing_at_enter() {
     assert_eq!(scene.chat.composer.text(), "/stop");
     assert!(sent_run(&scene.key(KeyCode::Enter)).is_some(), "the second Enter does it");
 }
+
+#[test]
+fn a_stop_text_that_could_not_be_sent_is_a_stop_that_goes_out_later() {
+    let mut scene = Scene::new();
+    let id = scene.running("work");
+    let stop = sent_run(&scene.say("/stop")).unwrap();
+    scene.input(Input::Answer(Answer::Sent { run: stop, result: Err(away()) }));
+    assert!(scene.chat.composer.is_empty() && scene.chat.stop.is_some());
+    let effects = scene.input(Input::Answer(Answer::Approvals(Ok(Vec::new()))));
+    assert!(effects.contains(&Effect::StopRun { run: id, force: false }), "{effects:?}");
+}

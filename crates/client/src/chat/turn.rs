@@ -24,6 +24,8 @@ pub(super) struct Turn {
     pub(super) blocks: Vec<Block>,
     pub(super) doing: Doing,
     pub(super) end: Option<End>,
+    /// Messages that were handed to it and wait for its next step.
+    pub(super) steered: Vec<String>,
     /// What it started in other agents, as far as it is known.
     pub(super) below: Vec<Below>,
     /// Number of the first block of the current step.
@@ -128,6 +130,7 @@ impl Turn {
             EventKind::Queued { .. } | EventKind::Usage { .. } => {}
             EventKind::Started { .. } => self.doing = Doing::Waiting,
             EventKind::StepStarted { .. } => {
+                self.blocks.extend(self.steered.drain(..).map(Block::Steered));
                 self.step_from = self.blocks.len();
                 self.doing = Doing::Waiting;
             }
@@ -283,6 +286,8 @@ impl Turn {
             self.blocks.truncate(self.blocks.iter().rposition(is_call).map_or(self.step_from, |at| at + 1));
             self.blocks.push(Block::Text { text: text.to_owned(), partial: Partial::No });
         }
+        // A message that was not taken becomes a run of its own.
+        self.steered.clear();
         self.doing = Doing::Ending;
         self.end = Some(end);
     }

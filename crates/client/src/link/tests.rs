@@ -247,3 +247,31 @@ async fn an_unknown_run_is_not_asked_for_again() {
     assert!(seen.is_empty());
     assert_eq!(daemon.asked().len(), 1);
 }
+
+#[tokio::test]
+async fn a_link_names_the_surface_that_it_speaks_for() {
+    let daemon = Daemon::of(vec![("GET /api/hold", json!({"held": false}))]).await;
+    daemon.link().with_surface(quell_protocol::Surface::Tui).hold().await.unwrap();
+    assert_eq!(daemon.asked().remove(0).surface.as_deref(), Some("tui"));
+}
+
+#[tokio::test]
+async fn one_page_of_a_history_is_one_request() {
+    let daemon = Daemon::of(vec![
+        ("GET /api/sessions/s/history?turns=30", json!({"items": [], "nextCursor": "9"})),
+        ("GET /api/sessions/s/history?turns=30&cursor=9", json!({"items": []})),
+    ])
+    .await;
+    let link = daemon.link();
+    assert_eq!(link.history_page(&key("s"), 30, None).await.unwrap().next_cursor.as_deref(), Some("9"));
+    assert_eq!(link.history_page(&key("s"), 30, Some("9")).await.unwrap().next_cursor, None);
+    assert_eq!(daemon.asked().len(), 2);
+}
+
+#[tokio::test]
+async fn a_session_is_given_another_model() {
+    let row = json!({"key": "s", "state": "ready", "createdAt": "", "lastUsedAt": "", "activeRuns": [], "turns": 0});
+    let daemon = Daemon::of(vec![("PATCH /api/sessions/s", row)]).await;
+    daemon.link().set_session_model(&key("s"), "openai/gpt-5").await.unwrap();
+    assert_eq!(daemon.asked().remove(0).body, json!({"model": "openai/gpt-5"}));
+}

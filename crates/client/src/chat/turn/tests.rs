@@ -105,3 +105,13 @@ fn what_it_does_follows_the_open_call() {
     turn.take(&read(call_over("c2")), NOON);
     assert_eq!(turn.doing, Doing::Waiting);
 }
+
+#[test]
+fn a_message_that_was_handed_over_stands_before_the_step_that_reads_it() {
+    let mut turn = turn(&[step(1), text("half a sen")]);
+    turn.steered.push("be brief".into());
+    turn.take(&read(text("tence.")), NOON);
+    turn.take(&read(step(2)), NOON);
+    turn.take(&read(text("Yes.")), NOON);
+    assert_eq!(outline(&turn), ["half a sentence.", "steered: be brief", "Yes."]);
+}

@@ -50,12 +50,24 @@ pub(crate) fn queue(chat: &Chat, most: usize) -> Vec<Line<'static>> {
         let text = one(&run.text, most.saturating_sub(width(&head)));
         Line::from(vec![Span::styled(head, WAITING), Span::styled(text, QUIET)])
     };
-    let mut rows: Vec<Line<'static>> = waiting.iter().take(MOST_QUEUED).map(row).collect();
+    let mut rows = handed_over(chat, most);
+    rows.extend(waiting.iter().take(MOST_QUEUED).map(row));
     if waiting.len() > MOST_QUEUED {
         let more = chat.texts.fill("term.queue.more", &[("n", &(waiting.len() - MOST_QUEUED).to_string())]);
         rows.push(Line::styled(cut(&format!("  {more}"), most), QUIET));
     }
     rows
+}
+
+/// Messages that a run has been given and has not read yet.
+fn handed_over(chat: &Chat, most: usize) -> Vec<Line<'static>> {
+    let turns = chat.runs.iter().filter_map(|run| chat.transcript.turn(&run.id));
+    let row = |text: &String| {
+        let head = format!("○ {}  ", chat.texts.say("term.queue.steered"));
+        let text = one(text, most.saturating_sub(width(&head)));
+        Line::from(vec![Span::styled(head, WAITING), Span::styled(text, QUIET)])
+    };
+    turns.flat_map(|turn| &turn.steered).map(row).collect()
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

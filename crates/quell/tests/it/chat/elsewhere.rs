@@ -116,3 +116,19 @@ async fn hold_is_shown_and_lifted() {
     table.chat.keys(ENTER);
     table.chat.shows("Here I am.").await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_model_answers_from_the_next_run_on() {
+    let mut table = Table::set().await;
+    table.say("/model scripted/other");
+    table.chat.shows("s · main · scripted/other").await;
+    table.model.script(Behaviour::text("As the other."));
+    table.say("who are you?");
+    table.chat.shows("As the other.").await;
+    let request = table.model.request(0).arrived().await;
+    assert_eq!(request.body["model"], "other");
+    table.say("/model nowhere/none");
+    table.chat.shows("▲ ").await;
+    let shown = table.chat.now().rows();
+    assert!(shown[0].starts_with("s · main · scripted/other"), "{shown:?}");
+}
