@@ -73,7 +73,7 @@ async fn hostile_text_cannot_rewrite_the_screen() {
     table.model.script(Behaviour::tool_call("c1", "sh\u{1b}[2Jell", &serde_json::json!({"command": hostile})));
     table.model.script(Behaviour::text(hostile));
     table.say("attack");
-    let shown = table.chat.shows("after").await.text();
+    let shown = table.chat.shows("before[2J").await.text();
     assert!(shown.contains("› attack") && shown.contains("before[2J[H]0;owned31mafter"), "{shown}");
     assert!(shown.contains("s · main") && shown.contains("● live"), "{shown}");
 }
