@@ -20,10 +20,10 @@ use crate::link::Link;
 
 /// The daemon is asked what is due this often.
 const TICK: Duration = Duration::from_millis(50);
-/// Time between two pictures of a stream; a key is answered at once.
+/// Time between two pictures of a stream.
 const FRAME: Duration = Duration::from_millis(33);
 
-/// Time between two pictures of keys.
+/// Time between two pictures of what somebody types: it shows at once, and a flood of keys does not hold up the rest.
 const KEY: Duration = Duration::from_millis(8);
 
 /// How the chat ended.
@@ -44,7 +44,8 @@ struct Desk {
     look: Look,
     start: (Moment, Instant),
     painted: Instant,
-    dirty: bool,
+    /// When the next picture is to be painted; nothing while nothing has changed.
+    due: Option<Instant>,
     /// What the last picture said about time.
     shown_second: u64,
     left: Option<Left>,
@@ -82,7 +83,7 @@ pub(super) async fn run(chat: Chat, link: Link, look: Look) -> io::Result<(Chat,
         look,
         start: (wall(), now),
         painted: now,
-        dirty: true,
+        due: Some(now),
         shown_second: 0,
         left: None,
     };
@@ -90,16 +91,16 @@ pub(super) async fn run(chat: Chat, link: Link, look: Look) -> io::Result<(Chat,
     let mut ticks = interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     while desk.left.is_none() {
-        let due = desk.painted + FRAME;
+        let due = desk.due;
         tokio::select! {
             // Keys come first: a stream never keeps a stop waiting. Every source keeps its place when its wait is dropped.
             biased;
-            key = keys.next() => desk.event(key)?,
+            key = keys.next() => desk.event(key),
             _ = signals.terminate.recv() => desk.left = Some(Left::Ended),
             _ = signals.hang_up.recv() => desk.left = Some(Left::Ended),
-            _ = signals.interrupt.recv() => desk.take(Input::Key(ctrl_c())),
-            () = sleep_until(due), if desk.dirty => desk.paint()?,
-            input = desk.errands.next() => desk.take(input),
+            _ = signals.interrupt.recv() => desk.take(Input::Key(ctrl_c()), KEY),
+            () = sleep_until(due.unwrap_or(now)), if due.is_some() => desk.paint()?,
+            input = desk.errands.next() => desk.take(input, FRAME),
             _ = ticks.tick() => desk.tick(),
         }
     }
@@ -121,22 +122,21 @@ impl Desk {
         self.start.0.plus(self.start.1.elapsed())
     }
 
-    fn event(&mut self, event: Option<io::Result<Event>>) -> io::Result<()> {
+    /// Paints when this time has passed since the last picture, or before.
+    fn paint_within(&mut self, pause: Duration) {
+        let due = self.painted + pause;
+        self.due = Some(self.due.map_or(due, |before| before.min(due)));
+    }
+
+    fn event(&mut self, event: Option<io::Result<Event>>) {
         match event {
-            Some(Ok(Event::Key(key))) => {
-                self.take(Input::Key(key));
-                // What somebody types shows at once; a flood of keys is painted like a stream.
-                if self.painted.elapsed() >= KEY {
-                    return self.paint();
-                }
-            }
-            Some(Ok(Event::Paste(text))) => self.take(Input::Paste(text)),
-            Some(Ok(Event::Resize(..))) => self.dirty = true,
+            Some(Ok(Event::Key(key))) => self.take(Input::Key(key), KEY),
+            Some(Ok(Event::Paste(text))) => self.take(Input::Paste(text), KEY),
+            Some(Ok(Event::Resize(..))) => self.paint_within(KEY),
             Some(Ok(Event::FocusGained | Event::FocusLost | Event::Mouse(_))) => {}
             // The terminal is gone: there is nobody to talk to.
             Some(Err(_)) | None => self.left = Some(Left::Ended),
         }
-        Ok(())
     }
 
     fn tick(&mut self) {
@@ -146,13 +146,13 @@ impl Desk {
         let second = self.now().0 / if self.chat.counts_down() { 100 } else { 1000 };
         if self.chat.shows_time() && second != self.shown_second {
             self.shown_second = second;
-            self.dirty = true;
+            self.paint_within(FRAME);
         }
     }
 
-    fn take(&mut self, input: Input) {
+    fn take(&mut self, input: Input, pause: Duration) {
         let effects = self.chat.update(input, self.now());
-        self.dirty = true;
+        self.paint_within(pause);
         self.set_going(effects);
     }
 
@@ -170,7 +170,7 @@ impl Desk {
     fn paint(&mut self) -> io::Result<()> {
         self.terminal.paint(&self.chat, &mut self.painter, self.look)?;
         self.painted = Instant::now();
-        self.dirty = false;
+        self.due = None;
         if self.painter.saw_top() {
             let effects = self.chat.update(Input::TopSeen, self.now());
             self.set_going(effects);

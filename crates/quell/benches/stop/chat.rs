@@ -1,4 +1,5 @@
-//! A person at a terminal: from the press of Esc to "stopping" on the screen, and to the receipt, while other runs stream.
+//! A person at a terminal: from the press of Esc to "stopping" on the screen, to the end of the model request, and to the
+//! receipt on the screen, while other runs stream. Each press comes right behind a picture, which is the worst moment.
 
 use std::time::{Duration, Instant};
 
@@ -28,7 +29,7 @@ pub(crate) async fn measure(report: &mut Report, samples: usize) {
     command.arg("chat").env("LC_ALL", "C.UTF-8");
     let mut chat = Pty::start(&command, Size { rows: 24, columns: 80 });
     chat.shows("● live").await;
-    let (mut shown, mut settled) = <(Times, Times)>::default();
+    let (mut shown, mut closed, mut settled) = <(Times, Times, Times)>::default();
     for sample in 0..samples {
         chat.keys(&format!("marker:sample-{sample}-end\r"));
         chat.shows("● answering").await;
@@ -37,6 +38,8 @@ pub(crate) async fn measure(report: &mut Report, samples: usize) {
         let said = |text: &str| text.contains("◆ stopping") || text.contains("Execution paused");
         let (_, at) = chat.until("stopping", |screen| said(&screen.text())).await;
         shown.add(at.saturating_duration_since(pressed));
+        let left = model.marked(&format!("sample-{sample}-end")).await.client_left().await;
+        closed.add(left.saturating_duration_since(pressed));
         let (_, at) = chat.until("the receipt", |screen| screen.text().contains("Execution paused")).await;
         settled.add(at.saturating_duration_since(pressed));
         chat.shows("○ ready").await;
@@ -44,10 +47,10 @@ pub(crate) async fn measure(report: &mut Report, samples: usize) {
         chat.shows("Nothing was said here yet").await;
     }
     let note = |times: &Times| format!("median {:.3}, {OTHERS} other runs stream, n {}", times.median(), times.len());
-    let rows = [("Esc -> `stopping` on the screen", &shown, 50.0), ("Esc -> receipt on the screen", &settled, 100.0)];
-    for (name, times, target) in rows {
-        report.target(&format!("terminal: {name}, p99"), times.p99(), Target(target, "ms"), note(times));
+    for (name, times, target) in [("`stopping` on the screen", &shown, 50.0), ("model socket closed", &closed, 100.0)] {
+        report.target(&format!("terminal: Esc -> {name}, p99"), times.p99(), Target(target, "ms"), note(times));
     }
+    report.figure("terminal: Esc -> receipt on the screen, p99", settled.p99(), note(&settled));
     drop(chat);
     daemon.stop().await;
 }
