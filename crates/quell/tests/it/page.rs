@@ -35,6 +35,9 @@ use crate::doors::escape;
 /// Entries of the console that the browser itself makes of an answer `401`: a page that is not signed in asks who it is.
 const SIGNED_OUT: &str = "status of 401";
 
+/// Tables with which a gentle stop is patient for longer than any test: only force ends a command that does not obey.
+const PATIENT: &str = "[stop]\nterm_ms = 60000\ngrace_ms = 90000\nhard_ms = 120000\n";
+
 /// One daemon in front of a scripted model, and a browser that looks at it.
 struct Scene {
     browser: Browser,

@@ -5,7 +5,7 @@ use quell_testkit::commands::{self, Marker};
 use quell_testkit::model::Behaviour;
 use serde_json::json;
 
-use super::{Plan, Scene};
+use super::{PATIENT, Plan, Scene};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_run_is_stopped_then_all_and_the_hold_stays_until_it_is_lifted() {
@@ -73,6 +73,32 @@ async fn held_on_every_view(scene: &Scene) {
     let seen = browser
         .until("document.querySelector('#toasts .toast, #composer [role=alert], #settling')?.textContent.trim()");
     assert!(seen.await.is_string());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_stop_of_everything_leaves_is_shown_and_forced() {
+    if is_skipped() {
+        return;
+    }
+    let scene = Scene::with(&Plan { tables: PATIENT, ..Plan::default() }).await;
+    let browser = &scene.browser;
+    scene.sign_in().await;
+    let mark = Marker::new();
+    let deaf = json!({"command": commands::ignores_signals(&mark)});
+    scene.model.script(Behaviour::tool_call("c1", "shell", &deaf));
+    let run = scene.send("stubborn", "work").await;
+    let mut events = scene.http.events(&run, 0).await;
+    while !events.until("tool.output").await.data.to_string().contains("deaf") {}
+    browser.click("#stop-all").await;
+    browser.reads("#stop-all-dialog", "1 run").await;
+    browser.click("#stop-all-confirm").await;
+    browser.reads("#stop-all-dialog", "still settling").await;
+    assert!(!mark.survivors().is_empty(), "the first stop is gentle");
+    browser.click("#stop-all-confirm").await;
+    browser.gone("#stop-all-dialog").await;
+    assert_eq!(scene.ended(&run).await["verdict"]["kind"], "aborted");
+    assert!(mark.survivors().is_empty(), "{:?}", mark.survivors());
+    browser.assert_quiet(&[]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -7,7 +7,7 @@ use quell_testkit::commands::{self, Marker};
 use quell_testkit::model::Behaviour;
 use serde_json::json;
 
-use super::{Plan, Scene};
+use super::{PATIENT, Plan, Scene};
 use crate::cli::exe;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -87,9 +87,6 @@ async fn a_partial_text_that_the_model_keeps_is_not_marked_as_unseen() {
     }
     browser.assert_quiet(&[]).await;
 }
-
-/// The first stop is patient for longer than any test; only force ends this command.
-const PATIENT: &str = "[stop]\nterm_ms = 60000\ngrace_ms = 90000\nhard_ms = 120000\n";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_second_press_forces_and_says_so() {

@@ -119,6 +119,29 @@ async fn a_call_of_the_daemon_is_stopped_by_its_agents_button() {
     browser.assert_quiet(&[]).await;
 }
 
+/// A token that may look and not touch: the daemon's own refusal.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_may_only_look_is_told_why_nothing_was_stopped() {
+    if is_skipped() {
+        return;
+    }
+    let scene = Scene::open().await;
+    let browser = &scene.browser;
+    let made = scene.http.post("/api/tokens", &json!({"name": "guest", "scope": "read"})).await.expect_status(201);
+    browser.open(scene.daemon.url()).await;
+    browser.fill("#token", made["token"].as_str().unwrap()).await;
+    browser.click("#sign-in-button").await;
+    browser.shown("[data-fact=connection][data-state=live]").await;
+    scene.model.script(Behaviour::silent_mid_stream("begun"));
+    let run = scene.send("elsewhere", "go on for ever").await;
+    browser.shown(BUTTON).await;
+    // What the sign-in itself had to say is no part of it.
+    drop(browser.entries().await);
+    refused(&scene, &["Could not stop the call: "], "status of 403").await;
+    let still = scene.http.get(&format!("/api/runs/{run}")).await.expect_status(200);
+    assert!(still["verdict"].is_null(), "{still:#}");
+}
+
 /// Tooltips, and the colour of the button.
 const LOOK: &str = "(row => [row.querySelector('.abort-btn').title, row.querySelector('.compute-status.waiting').title,
     getComputedStyle(row.querySelector('.abort-btn')).backgroundColor])(document.querySelector('#agents [data-agent=main]'))";
