@@ -289,5 +289,9 @@ mod tests {
         ));
         assert!(matches!(transcript.turn(&run).unwrap().blocks[0], Block::Text { partial: Partial::Unseen, .. }));
         assert_eq!(transcript.len(), 2);
+        transcript.turn_mut(&run).unwrap().blocks.push(Block::Text { text: "more".into(), partial: Partial::Cut });
+        let kept = json!([{"runId": "r1", "role": "assistant", "text": "more", "kept": true, "at": at}]);
+        transcript.learn(&messages(kept));
+        assert!(matches!(transcript.turn(&run).unwrap().blocks[1], Block::Text { partial: Partial::Kept, .. }));
     }
 }

@@ -56,6 +56,8 @@ pub(super) enum Partial {
     Cut,
     /// Cut off, and the model does not see it.
     Unseen,
+    /// Cut off, and the model sees it.
+    Kept,
 }
 
 /// A tool call.
@@ -341,7 +343,7 @@ impl Turn {
 pub(super) fn partial_of(message: &HistoryMessage) -> Partial {
     match (message.partial, message.kept) {
         (true, _) => Partial::Unseen,
-        (false, true) => Partial::Cut,
+        (false, true) => Partial::Kept,
         (false, false) => Partial::No,
     }
 }

@@ -98,6 +98,7 @@ fn cut_off(text: &str, partial: Partial, ground: Ground) -> Vec<Line<'static>> {
     let key = match partial {
         Partial::No | Partial::Cut => "term.page.cut",
         Partial::Unseen => "term.page.unseen",
+        Partial::Kept => "term.page.kept",
     };
     rows.extend(wrap(&[Span::styled(format!("({})", ground.texts.say(key)), QUIET)], ground.width));
     rows
@@ -129,7 +130,7 @@ fn thinking(text: &str, turn: &Turn, at: usize, ground: Ground) -> Vec<Line<'sta
 fn call_rows(call: &Call, ground: Ground) -> Vec<Line<'static>> {
     let (sign, style) = match call.end {
         None if call.asking => ("◔", WAITING),
-        // The history does not say how a call ended.
+        // Older histories do not say how a call ended.
         None if call.since.is_none() => ("·", QUIET),
         None => ("●", PLAIN),
         Some(CallEnd::Ok) => ("✓", DONE),

@@ -264,7 +264,7 @@ fn history() -> Scene {
         {"role": "reset", "text": "", "at": at},
         {"runId": "r1", "role": "user", "text": "How many files?", "at": at},
         {"runId": "r1", "role": "assistant", "text": "", "at": at, "calls": [{"id": "c1", "tool": "shell", "arguments": {"command": "ls | wc -l"}}]},
-        {"runId": "r1", "role": "tool", "text": "12\n[exit code 0]", "callId": "c1", "at": at},
+        {"runId": "r1", "role": "tool", "text": "12\n[exit code 0]", "callId": "c1", "end": "ok", "at": at},
         {"runId": "r1", "role": "assistant", "text": "There are **12** files.\n\n| kind | n |\n|-|-|\n| rust | 10 |\n| toml | 2 |", "at": at, "verdict": {"kind": "completed"}},
         {"runId": "r2", "role": "user", "text": "한국어로\n설명해 줘", "at": at},
         {"runId": "r2", "role": "assistant", "text": "파일이 열두 개", "partial": true, "at": at, "verdict": {"kind": "aborted", "reason": "user"}},
