@@ -19,6 +19,7 @@ use quell_kernel::Who;
 use quell_protocol::api::{Scope, TokenRow};
 use quell_protocol::{Principal, Surface};
 use secrecy::{ExposeSecret, SecretString};
+use tokio::sync::watch;
 
 use crate::clock::Clock;
 use crate::store::{Store, StoreError};
@@ -65,6 +66,30 @@ impl Caller {
     }
 }
 
+/// What a caller showed, to be asked again later whether it is still good. It holds no secret.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Credential(Kind, Digest);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Token,
+    Cookie,
+}
+
+impl Credential {
+    /// A token.
+    #[must_use]
+    pub fn token(presented: &str) -> Self {
+        Self(Kind::Token, Digest::of(presented))
+    }
+
+    /// The value of a page's cookie.
+    #[must_use]
+    pub fn cookie(presented: &str) -> Self {
+        Self(Kind::Cookie, Digest::of(presented))
+    }
+}
+
 /// Why access could not be set up or changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AccessError {
@@ -98,8 +123,11 @@ pub struct Access {
     store: Store,
     admin: Digest,
     admin_principal: Principal,
+    cookie_name: String,
     tokens: Mutex<HashMap<Digest, (Principal, Scope)>>,
     page: Mutex<Page>,
+    /// Turns whenever something that was good is not any more.
+    withdrawn: watch::Sender<()>,
 }
 
 impl Access {
@@ -121,7 +149,8 @@ impl Access {
             tokens.insert(digest, (principal(&token.row.name)?, token.row.scope));
         }
         let (tokens, page) = (Mutex::new(tokens), Mutex::new(Page::default()));
-        let access = Self { clock, store, admin, admin_principal, tokens, page };
+        let (cookie_name, withdrawn) = (format!("quell_session_{}", admin.short()), watch::Sender::new(()));
+        let access = Self { clock, store, admin, admin_principal, cookie_name, tokens, page, withdrawn };
         access.remember_cookies().await?;
         Ok(access)
     }
@@ -130,6 +159,22 @@ impl Access {
     #[must_use]
     pub fn authenticate(&self, presented: &str) -> Option<(Principal, Scope)> {
         self.owner_of(&Digest::of(presented))
+    }
+
+    /// Whose credential this is and what it may do; `None` when it is not good, or not any more.
+    #[must_use]
+    pub fn owner(&self, credential: &Credential) -> Option<(Principal, Scope)> {
+        let Credential(kind, digest) = credential;
+        match kind {
+            Kind::Token => self.owner_of(digest),
+            Kind::Cookie => self.owner_of_cookie(digest),
+        }
+    }
+
+    /// Turns when a token was revoked or a browser signed out: what stays open asks [`Access::owner`] again.
+    #[must_use]
+    pub fn withdrawals(&self) -> watch::Receiver<()> {
+        self.withdrawn.subscribe()
     }
 
     /// Whose token has this hash.
@@ -193,10 +238,8 @@ impl Access {
 
     fn forget(&self, name: &str) {
         self.tokens().retain(|_, (principal, _)| principal.as_str() != name);
-        // The admin's cookies are not those of a token that somebody tries to revoke by its name.
-        if name != ADMIN {
-            self.page().drop_cookies_of(name);
-        }
+        // The cookies that it signed in are worth nothing without it.
+        self.withdrawn.send_replace(());
     }
 
     fn tokens(&self) -> MutexGuard<'_, HashMap<Digest, (Principal, Scope)>> {

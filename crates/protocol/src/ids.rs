@@ -80,8 +80,11 @@ macro_rules! id {
 
 id!(
     /// One execution. 1-128 characters of `[A-Za-z0-9._:-]`: the same alphabet as an idempotency key, which becomes the run
-    /// id when one is given.
+    /// id when one is given. `.` and `..` are none: every URL parser folds them away, and the stop of such a run would be another.
     RunId, "run id", |text| {
+        if matches!(text, "." | "..") {
+            return Err("is a path segment that URLs fold away");
+        }
         let legal = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b':' | b'-');
         match text.len() {
             0 => Err("is empty"),
@@ -100,7 +103,11 @@ id!(
 id!(
     /// A configured agent. 1-128 characters without control characters; `/` is legal and percent-encoded in paths.
     AgentId, "agent id", |text| {
-        if text.trim().is_empty() { Err("is empty") } else { printable(text, 128) }
+        match text {
+            "." | ".." => Err("is a path segment that URLs fold away"),
+            _ if text.trim().is_empty() => Err("is empty"),
+            _ => printable(text, 128),
+        }
     }
 );
 
@@ -143,6 +150,8 @@ mod tests {
         assert!(SessionKey::parse("x".repeat(513)).is_err());
         assert!(RunId::parse("0198-a.b_c:d").is_ok());
         assert!(RunId::parse("a/b").is_err());
+        assert!(RunId::parse("..").is_err() && RunId::parse("...").is_ok());
+        assert!(AgentId::parse(".").is_err() && AgentId::parse(".x").is_ok());
         assert!(RunId::parse("x".repeat(129)).is_err());
         assert!(AgentId::parse("  ").is_err());
         assert!(AgentId::parse("team/writer").is_ok());

@@ -19,9 +19,8 @@ use std::time::Duration;
 use axum::extract::{Request, State};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
-use quell_engine::access::Origin;
-use quell_protocol::api::Scope;
-use quell_protocol::{ErrorCode, Principal};
+use quell_engine::access::{Credential, Origin};
+use quell_protocol::ErrorCode;
 
 use crate::door::Door;
 use crate::http::{check_origin, cookie, origin_of, refuse};
@@ -82,12 +81,13 @@ pub(crate) async fn upgrade(State(door): State<Door>, request: Request) -> Respo
 /// What the upgrade says of a client before it speaks.
 struct Visit {
     origin: Origin,
-    /// Whose browser it is, by the page's cookie.
-    browser: Option<(Principal, Scope)>,
+    /// The page's cookie, if it is a good one.
+    browser: Option<Credential>,
 }
 
 /// A cookie counts with an origin, which every browser sends and [`check_origin`] has checked.
-fn browser(request: &Request, door: &Door) -> Option<(Principal, Scope)> {
+fn browser(request: &Request, door: &Door) -> Option<Credential> {
     request.headers().get(header::ORIGIN)?;
-    door.engine().access().cookie(cookie(request.headers())?)
+    let shown = Credential::cookie(cookie(request.headers(), door)?);
+    door.engine().access().owner(&shown).map(|_| shown)
 }

@@ -4,8 +4,6 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use quell_kernel::Moment;
-use quell_protocol::Principal;
-use quell_protocol::api::Scope;
 
 use super::secret::Digest;
 
@@ -15,19 +13,15 @@ pub(super) const COOKIE_LIFE: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 /// Most of each that are kept, so that signing in cannot fill the memory. Beyond it the one that ends first goes.
 pub(super) const MOST: usize = 1024;
 
+/// Browsers that one token keeps signed in. Beyond it the one that ends first goes: no token signs another's browsers out.
+pub(super) const MOST_OF_TOKEN: usize = 32;
+
 /// The codes and cookies that are good.
 #[derive(Default)]
 pub(super) struct Page {
     logins: Shelf<()>,
-    cookies: Shelf<Pass>,
-}
-
-/// Whom a cookie lets in.
-pub(super) struct Pass {
-    pub(super) principal: Principal,
-    pub(super) scope: Scope,
-    /// The token that signed it in.
-    pub(super) token: Digest,
+    /// Each with the token that signed it in.
+    cookies: Shelf<Digest>,
 }
 
 impl Page {
@@ -40,21 +34,24 @@ impl Page {
         self.logins.0.remove(code).is_some_and(|((), until)| until >= now)
     }
 
-    pub(super) fn keep_cookie(&mut self, value: Digest, pass: Pass, now: Moment, until: Moment) {
-        self.cookies.keep(value, pass, now, until);
+    pub(super) fn keep_cookie(&mut self, value: Digest, token: Digest, now: Moment, until: Moment) {
+        self.cookies.keep(value, token, now, until);
+        let of_token = self.cookies.0.iter().filter(|(_, (of, _))| *of == token);
+        let mut of_token: Vec<(Moment, Digest)> = of_token.map(|(value, (_, until))| (*until, *value)).collect();
+        of_token.sort_unstable_by(|one, other| other.cmp(one));
+        for (_, old) in of_token.iter().skip(MOST_OF_TOKEN).filter(|(_, old)| *old != value) {
+            self.cookies.0.remove(old);
+        }
     }
 
-    pub(super) fn cookie(&self, value: &Digest, now: Moment) -> Option<(Principal, Scope)> {
-        let (pass, until) = self.cookies.0.get(value)?;
-        (*until >= now).then(|| (pass.principal.clone(), pass.scope))
+    /// The token that signed a cookie in, while the cookie is good.
+    pub(super) fn token_of(&self, value: &Digest, now: Moment) -> Option<Digest> {
+        let (token, until) = self.cookies.0.get(value)?;
+        (*until >= now).then_some(*token)
     }
 
     pub(super) fn drop_cookie(&mut self, value: &Digest) {
         self.cookies.0.remove(value);
-    }
-
-    pub(super) fn drop_cookies_of(&mut self, name: &str) {
-        self.cookies.0.retain(|_, (pass, _)| pass.principal.as_str() != name);
     }
 }
 

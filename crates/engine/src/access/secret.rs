@@ -9,7 +9,7 @@ use subtle::ConstantTimeEq;
 use super::AccessError;
 
 /// SHA-256 of a secret.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Digest([u8; 32]);
 
 impl Digest {
@@ -26,6 +26,11 @@ impl Digest {
         hex(&self.0)
     }
 
+    /// Its beginning: enough to tell a few apart, far too little to guess from.
+    pub(super) fn short(&self) -> String {
+        hex(&self.0[..4])
+    }
+
     pub(super) fn from_hex(text: &str) -> Option<Self> {
         let mut bytes = [0; 32];
         if text.len() != 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
@@ -35,6 +40,12 @@ impl Digest {
             *byte = u8::from_str_radix(text.get(2 * at..2 * at + 2)?, 16).ok()?;
         }
         Some(Self(bytes))
+    }
+}
+
+impl std::fmt::Debug for Digest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Digest")
     }
 }
 

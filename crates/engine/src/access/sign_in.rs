@@ -7,7 +7,7 @@ use quell_protocol::Principal;
 use quell_protocol::api::Scope;
 use secrecy::{ExposeSecret, SecretString};
 
-use super::page::{COOKIE_LIFE, MOST, Pass};
+use super::page::{COOKIE_LIFE, MOST, MOST_OF_TOKEN};
 use super::secret::{self, Digest};
 use super::{Access, AccessError};
 use crate::clock::Clock;
@@ -46,8 +46,7 @@ impl Access {
         if !self.page().take_login(&Digest::of(code), self.clock.now()) {
             return Ok(None);
         }
-        let pass = Pass { principal: self.admin_principal.clone(), scope: Scope::Admin, token: self.admin };
-        self.issue_cookie(pass).await.map(Some)
+        self.issue_cookie(self.admin_principal.clone(), Scope::Admin, self.admin).await.map(Some)
     }
 
     /// Signs a browser in that shows a token; `None` when it is nobody's.
@@ -59,13 +58,25 @@ impl Access {
     /// Dropped, it may leave a cookie that nobody has; it ends by itself.
     pub async fn sign_in(&self, token: &str) -> Result<Option<SignedIn>, AccessError> {
         let Some((principal, scope)) = self.authenticate(token) else { return Ok(None) };
-        self.issue_cookie(Pass { principal, scope, token: Digest::of(token) }).await.map(Some)
+        self.issue_cookie(principal, scope, Digest::of(token)).await.map(Some)
     }
 
     /// Whose cookie this is and what it may do; `None` when it is nobody's.
     #[must_use]
     pub fn cookie(&self, value: &str) -> Option<(Principal, Scope)> {
-        self.page().cookie(&Digest::of(value), self.clock.now())
+        self.owner_of_cookie(&Digest::of(value))
+    }
+
+    /// The name of the cookie. Browsers do not tell the ports of a host apart: two daemons on one machine have each its own.
+    #[must_use]
+    pub fn cookie_name(&self) -> &str {
+        &self.cookie_name
+    }
+
+    /// A cookie is worth what its token is worth now.
+    pub(super) fn owner_of_cookie(&self, value: &Digest) -> Option<(Principal, Scope)> {
+        let token = self.page().token_of(value, self.clock.now())?;
+        self.owner_of(&token)
     }
 
     /// Makes a cookie worthless, at once and for good.
@@ -78,21 +89,21 @@ impl Access {
     pub async fn sign_out(&self, value: &str) -> Result<(), AccessError> {
         let digest = Digest::of(value);
         self.page().drop_cookie(&digest);
+        self.withdrawn.send_replace(());
         Ok(self.store.drop_cookie(digest.hex()).await?)
     }
 
     /// A cookie for a browser. It is good for thirty days or until its token is revoked. One that cannot be written works all
     /// the same, until a restart: whoever wants to stop something has to get in whatever the disk does.
-    async fn issue_cookie(&self, pass: Pass) -> Result<SignedIn, AccessError> {
+    async fn issue_cookie(&self, principal: Principal, scope: Scope, token: Digest) -> Result<SignedIn, AccessError> {
         let cookie = secret::random()?;
         let digest = Digest::of(cookie.expose_secret());
-        let (principal, scope, token) = (pass.principal.clone(), pass.scope, pass.token);
         let now = self.clock.now();
-        self.page().keep_cookie(digest, pass, now, now.plus(COOKIE_LIFE));
+        self.page().keep_cookie(digest, token, now, now.plus(COOKIE_LIFE));
         let life = i64::try_from(COOKIE_LIFE.as_secs()).unwrap_or(i64::MAX);
         let expires = Clock::wall_seconds().saturating_add(life);
         let stored = StoredCookie { sha256: digest.hex(), token: token.hex(), expires };
-        if let Err(error) = self.store.keep_cookie(stored).await {
+        if let Err(error) = self.store.keep_cookie(stored, MOST_OF_TOKEN).await {
             tracing::warn!(%error, %principal, "a browser is signed in until the next restart only");
         }
         Ok(SignedIn { principal, scope, cookie })
@@ -105,10 +116,12 @@ impl Access {
             let (Some(value), Some(token)) = (Digest::from_hex(&stored.sha256), Digest::from_hex(&stored.token)) else {
                 continue;
             };
-            let Some((principal, scope)) = self.owner_of(&token) else { continue };
+            if self.owner_of(&token).is_none() {
+                continue;
+            }
             let left = u64::try_from(stored.expires.saturating_sub(wall)).unwrap_or_default();
             let until = now.plus(Duration::from_secs(left));
-            self.page().keep_cookie(value, Pass { principal, scope, token }, now, until);
+            self.page().keep_cookie(value, token, now, until);
         }
         Ok(())
     }

@@ -240,6 +240,41 @@ async fn a_restart_signs_nobody_out_who_was_not_signed_out() {
 }
 
 #[tokio::test]
+async fn no_token_signs_the_browsers_of_another_out() {
+    let house = House::new().await;
+    let admin = house.signed_in(&house.admin_token()).await;
+    let reader = house.access.create_token("reader", Scope::Read).await.unwrap();
+    let mut last = String::new();
+    for _ in 0..40 {
+        last = house.signed_in(reader.expose_secret()).await;
+    }
+    assert_eq!(house.access.cookie(&admin), named("admin", Scope::Admin));
+    assert_eq!(house.access.cookie(&last), named("reader", Scope::Read));
+    assert_eq!(house.store.good_cookies(0, 1000).await.unwrap().len(), 33);
+    let house = house.restarted().await;
+    assert_eq!(house.access.cookie(&admin), named("admin", Scope::Admin));
+}
+
+#[tokio::test]
+async fn what_was_shown_can_be_asked_for_again_and_turns_are_told() {
+    let house = House::new().await;
+    let token = house.access.create_token("anna", Scope::Write).await.unwrap();
+    let cookie = house.signed_in(token.expose_secret()).await;
+    let (by_token, by_cookie) = (Credential::token(token.expose_secret()), Credential::cookie(&cookie));
+    assert_eq!(house.access.owner(&by_token), named("anna", Scope::Write));
+    assert_eq!(house.access.owner(&by_cookie), named("anna", Scope::Write));
+    assert_eq!(house.access.owner(&Credential::token(&cookie)), None, "a cookie is no token");
+    let mut withdrawals = house.access.withdrawals();
+    house.access.sign_out(&cookie).await.unwrap();
+    withdrawals.changed().await.unwrap();
+    assert_eq!((house.access.owner(&by_cookie), house.access.owner(&by_token).is_some()), (None, true));
+    house.access.revoke_token("anna").await.unwrap();
+    withdrawals.changed().await.unwrap();
+    assert_eq!(house.access.owner(&by_token), None);
+    assert!(house.access.cookie_name().starts_with("quell_session_"));
+}
+
+#[tokio::test]
 async fn signing_in_cannot_fill_the_memory() {
     let house = House::new().await;
     tokio::time::pause();

@@ -74,7 +74,8 @@ impl Engine {
                     "name the model as provider/model; `quell agents` shows some".into(),
                 ));
             }
-            (None, None) => config.map(|config| config.provider).unwrap_or_default(),
+            // The provider of whatever agent it has or gets.
+            (None, None) => String::new(),
         };
         Ok(SessionRequest { provider, model, agent, ..SessionRequest::default() })
     }

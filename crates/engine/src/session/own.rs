@@ -45,6 +45,13 @@ impl Own {
         let mut asked = asked.clone();
         let Some(Self(mut before)) = before.cloned() else { return Self(asked) };
         if asked.user_id.is_empty() {
+            if before.user_id.is_empty() && asked.agent.is_some() && asked.model.is_none() {
+                // Another agent brings its own model.
+                before.model = None;
+            }
+            if asked.provider.is_empty() && (before.model.is_some() || !before.user_id.is_empty()) {
+                asked.provider = take(&mut before.provider);
+            }
             // Only some of it is asked for anew: it stays whose it is.
             (asked.user_id, asked.chat_id) = (take(&mut before.user_id), take(&mut before.chat_id));
         }

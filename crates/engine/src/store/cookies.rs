@@ -14,18 +14,21 @@ pub struct StoredCookie {
 }
 
 impl Store {
-    /// Keeps a cookie.
+    /// Keeps a cookie, and of its token's those `most` that end last.
     ///
     /// # Errors
     /// [`StoreError`] when it could not be written.
     ///
     /// # Cancel safety
     /// Safe, as [`Store`] says.
-    pub async fn keep_cookie(&self, cookie: StoredCookie) -> Result<(), StoreError> {
+    pub async fn keep_cookie(&self, cookie: StoredCookie, most: usize) -> Result<(), StoreError> {
         let StoredCookie { sha256, token, expires } = cookie;
         let written = self.write(move |db| {
             let sql = "INSERT OR REPLACE INTO page_cookies (sha256, token, expires) VALUES (?1, ?2, ?3)";
-            db.prepare_cached(sql)?.execute((&sha256, &token, expires))
+            db.prepare_cached(sql)?.execute((&sha256, &token, expires))?;
+            let sql = "DELETE FROM page_cookies WHERE token = ?1 AND sha256 NOT IN
+                       (SELECT sha256 FROM page_cookies WHERE token = ?1 ORDER BY expires DESC LIMIT ?2)";
+            db.prepare_cached(sql)?.execute((&token, i64::try_from(most).unwrap_or(i64::MAX)))
         });
         written.await.map(drop)
     }

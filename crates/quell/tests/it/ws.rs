@@ -55,7 +55,8 @@ impl Client {
     /// A socket that a browser opens, with the page's cookie, from this origin.
     pub(crate) async fn browser(house: &House, cookie: &str, origin: Option<&str>) -> Self {
         let mut request = format!("ws://{}/ws", house.address).into_client_request().unwrap();
-        request.headers_mut().insert("cookie", format!("quell_session={cookie}").parse().unwrap());
+        let cookie = format!("{}={cookie}", house.engine.access().cookie_name());
+        request.headers_mut().insert("cookie", cookie.parse().unwrap());
         if let Some(origin) = origin {
             request.headers_mut().insert("origin", origin.parse().unwrap());
         }

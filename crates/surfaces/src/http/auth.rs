@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use axum::extract::{ConnectInfo, FromRequestParts};
 use axum::http::request::Parts;
 use axum::http::{Extensions, HeaderMap, header};
-use quell_engine::access::{Caller, Forwarded, Origin};
+use quell_engine::access::{Caller, Credential, Forwarded, Origin};
 use quell_protocol::api::Scope;
 use quell_protocol::{ErrorCode, Surface};
 
@@ -14,8 +14,6 @@ use crate::door::Door;
 
 /// The header with which a first-party client names itself, so that receipts say where a stop came from.
 const SURFACE_HEADER: &str = "x-quell-surface";
-/// The page's cookie.
-pub(super) const COOKIE: &str = "quell_session";
 
 /// A caller that showed a valid token.
 #[derive(Debug, Clone)]
@@ -49,7 +47,7 @@ impl FromRequestParts<Door> for Visitor {
             Some(token) => {
                 access.authenticate(token).map(|(principal, scope)| (principal, scope, surface(&parts.headers)))
             }
-            None => cookie(&parts.headers)
+            None => cookie(&parts.headers, door)
                 .and_then(|value| access.cookie(value))
                 .map(|(principal, scope)| (principal, scope, Surface::Page)),
         };
@@ -94,10 +92,17 @@ pub(crate) fn origin_of(extensions: &Extensions, headers: &HeaderMap) -> Origin 
 }
 
 /// The value of the page's cookie.
-pub(crate) fn cookie(headers: &HeaderMap) -> Option<&str> {
+pub(crate) fn cookie<'h>(headers: &'h HeaderMap, door: &Door) -> Option<&'h str> {
+    let wanted = door.engine().access().cookie_name();
     let all = headers.get_all(header::COOKIE).into_iter().filter_map(|value| value.to_str().ok());
     let mut pairs = all.flat_map(|value| value.split(';')).filter_map(|pair| pair.trim().split_once('='));
-    pairs.find(|(name, _)| *name == COOKIE).map(|(_, value)| value)
+    pairs.find(|(name, _)| *name == wanted).map(|(_, value)| value)
+}
+
+/// What a request showed, for what stays open long after it.
+pub(super) fn credential(headers: &HeaderMap, door: &Door) -> Option<Credential> {
+    let of_cookie = || cookie(headers, door).map(Credential::cookie);
+    bearer(headers).map(Credential::token).or_else(of_cookie)
 }
 
 fn surface(headers: &HeaderMap) -> Surface {

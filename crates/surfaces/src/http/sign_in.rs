@@ -9,7 +9,7 @@ use quell_protocol::ErrorCode;
 use quell_protocol::page::{Me, SignInLink, SignInRequest};
 use secrecy::ExposeSecret;
 
-use super::auth::{COOKIE, cookie};
+use super::auth::cookie;
 use super::body::Body;
 use super::{Refused, Visitor, check_origin, refuse};
 use crate::door::Door;
@@ -32,7 +32,7 @@ pub(super) async fn by_link(
     Ok(match door.engine().access().sign_in_by_link(&code).await? {
         Some(signed_in) => {
             tracing::info!(principal = %signed_in.principal, "a browser signed in by its link");
-            with_cookie(Redirect::to("/"), &set(&headers, signed_in.cookie.expose_secret(), LIFE_S))
+            with_cookie(Redirect::to("/"), &set(&door, &headers, signed_in.cookie.expose_secret(), LIFE_S))
         }
         None => Redirect::to(FAILED).into_response(),
     })
@@ -52,15 +52,15 @@ pub(super) async fn by_token(
     };
     let SignedIn { principal, scope, cookie } = signed_in;
     tracing::info!(%principal, "a browser signed in with a token");
-    Ok(with_cookie(Json(me_of(principal, scope)), &set(&headers, cookie.expose_secret(), LIFE_S)))
+    Ok(with_cookie(Json(me_of(principal, scope)), &set(&door, &headers, cookie.expose_secret(), LIFE_S)))
 }
 
 pub(super) async fn out(State(door): State<Door>, headers: HeaderMap) -> Result<Response, Refused> {
     check_origin(&headers, &door)?;
-    if let Some(value) = cookie(&headers) {
+    if let Some(value) = cookie(&headers, &door) {
         door.engine().access().sign_out(value).await?;
     }
-    Ok(with_cookie(StatusCode::NO_CONTENT, &set(&headers, "", 0)))
+    Ok(with_cookie(StatusCode::NO_CONTENT, &set(&door, &headers, "", 0)))
 }
 
 pub(super) async fn me(Visitor(caller): Visitor) -> Json<Me> {
@@ -79,11 +79,12 @@ fn me_of(principal: quell_protocol::Principal, scope: quell_protocol::api::Scope
 }
 
 /// The cookie as a header. Scripts do not see it, and no other site's page sends it along.
-fn set(headers: &HeaderMap, value: &str, life_s: u64) -> String {
+fn set(door: &Door, headers: &HeaderMap, value: &str, life_s: u64) -> String {
     // A proxy with TLS says so; the cookie then never travels without it.
     let https = headers.get("x-forwarded-proto").is_some_and(|scheme| scheme.as_bytes() == b"https");
+    let name = door.engine().access().cookie_name();
     let secure = if https { "; Secure" } else { "" };
-    format!("{COOKIE}={value}; Path=/; HttpOnly; SameSite=Strict; Max-Age={life_s}{secure}")
+    format!("{name}={value}; Path=/; HttpOnly; SameSite=Strict; Max-Age={life_s}{secure}")
 }
 
 fn with_cookie(answer: impl IntoResponse, cookie: &str) -> Response {

@@ -9,10 +9,13 @@ use axum::http::HeaderMap;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
+use quell_engine::access::Credential;
 use quell_engine::dispatch::{Follow, Follower};
 use quell_protocol::{ErrorCode, RunEvent};
 use serde::Deserialize;
+use tokio::sync::watch;
 
+use super::auth::credential;
 use super::body::Asked;
 use super::runs::{known_id, no_run};
 use super::{Refused, Visitor, refuse};
@@ -44,7 +47,11 @@ pub(super) async fn events(
     };
     let follow = door.engine().follow(&id, after).await?.ok_or_else(|| no_run(&id))?;
     let reader = match follow {
-        Follow::Live(follower) => Reader::Live { follower, door, _place: place },
+        Follow::Live(follower) => {
+            let withdrawals = door.engine().access().withdrawals();
+            let shown = credential(&headers, &door);
+            Reader::Live { follower, door, shown, withdrawals, _place: place }
+        }
         Follow::Over(events) => Reader::Over(events.into_iter()),
     };
     let stream = stream::unfold(reader, |mut reader| async move {
@@ -56,7 +63,14 @@ pub(super) async fn events(
 }
 
 enum Reader {
-    Live { follower: Follower, door: Door, _place: StreamPlace },
+    Live {
+        follower: Follower,
+        door: Door,
+        /// What the reader showed; the stream ends when that is not good any more.
+        shown: Option<Credential>,
+        withdrawals: watch::Receiver<()>,
+        _place: StreamPlace,
+    },
     Over(std::vec::IntoIter<RunEvent>),
 }
 
@@ -64,12 +78,21 @@ impl Reader {
     async fn next(&mut self) -> Option<Arc<RunEvent>> {
         match self {
             Self::Over(events) => events.next().map(Arc::new),
-            Self::Live { follower, door, _place: _ } => tokio::select! {
-                biased;
-                event = follower.next() => event,
-                // The last events of a closing daemon are handed out first; what is stuck does not keep the door open.
-                () = door.engine().closing() => follower.take(),
-            },
+            Self::Live { follower, door, shown, withdrawals, _place: _ } => {
+                let signed_out = async {
+                    let is_welcome =
+                        || shown.as_ref().is_some_and(|shown| door.engine().access().owner(shown).is_some());
+                    // The sender lives as long as the engine. Each turn asks anew.
+                    while is_welcome() && withdrawals.changed().await.is_ok() {}
+                };
+                tokio::select! {
+                    biased;
+                    () = signed_out => None,
+                    event = follower.next() => event,
+                    // The last events of a closing daemon are handed out first; what is stuck does not keep the door open.
+                    () = door.engine().closing() => follower.take(),
+                }
+            }
         }
     }
 }

@@ -181,6 +181,9 @@ async fn first_text(stream: &mut SplitStream<Socket>) -> Result<String, Option<(
 
 async fn talk(stream: &mut SplitStream<Socket>, outbox: &Arc<Outbox>, door: &Door, peer: &Peer) {
     let subscriptions = Arc::new(Subscriptions::default());
+    let access = door.engine().access();
+    let mut withdrawals = access.withdrawals();
+    let is_welcome = || access.owner(&peer.credential).is_some();
     let mut notices = door.engine().subscribe();
     let mut chats = Chats::new(door.engine().clone(), Arc::clone(outbox), peer.clone(), Arc::clone(&subscriptions));
     let mut follows = Follows::default();
@@ -202,6 +205,7 @@ async fn talk(stream: &mut SplitStream<Socket>, outbox: &Arc<Outbox>, door: &Doo
                         match call.begin(&text) {
                             Begun::Done => {}
                             Begun::Later(work) => calls.push(work),
+                            Begun::Follow(run, lookup) => calls.push(follows.expect(run, lookup)),
                             Begun::Unfollow(run) => follows.remove(&run),
                         }
                     }
@@ -234,7 +238,16 @@ async fn talk(stream: &mut SplitStream<Socket>, outbox: &Arc<Outbox>, door: &Doo
             },
             event = followed_event(&mut follows, outbox) => outbox.event("run.event", &*event, Weight::Fact),
             _ = tick.tick() => outbox.event("tick", &json!({"ts": super::shapes::now_ms(door.engine().clock())}), Weight::Fact),
+            // The sender lives as long as the engine. The wait is for a turn, and each turn asks anew.
+            _ = withdrawals.changed() => if !is_welcome() {
+                outbox.close(close::POLICY, "signed out");
+                return;
+            },
             _ = ping.tick() => {
+                if !is_welcome() {
+                    outbox.close(close::POLICY, "signed out");
+                    return;
+                }
                 if heard.elapsed() > PING * 2 {
                     return;
                 }

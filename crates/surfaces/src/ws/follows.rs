@@ -11,6 +11,8 @@ use futures_util::stream::{self, AbortHandle, Abortable, SelectAll, Stream, Stre
 use quell_engine::dispatch::Follow;
 use quell_protocol::{RunEvent, RunId};
 
+use super::methods::{Lookup, Work};
+
 /// What a followed run brings.
 enum Step {
     Event(Arc<RunEvent>),
@@ -20,10 +22,12 @@ enum Step {
 
 type Steps = Pin<Box<dyn Stream<Item = Step> + Send>>;
 
-/// A run that is to be followed from now on.
+/// A run that was looked for, so that it could be followed.
 pub(super) struct Followed {
-    pub(super) run: RunId,
-    pub(super) follow: Follow,
+    run: RunId,
+    number: u64,
+    /// Nothing when there is no such run.
+    follow: Option<Follow>,
 }
 
 /// The runs that one connection follows.
@@ -31,16 +35,33 @@ pub(super) struct Followed {
 pub(super) struct Follows {
     steps: SelectAll<Abortable<Steps>>,
     handles: HashMap<RunId, AbortHandle>,
+    /// Runs that are being looked for, each with the number of the request that counts: the last one, unless it was taken back.
+    expected: HashMap<RunId, u64>,
+    number: u64,
 }
 
 impl Follows {
-    /// How many it follows.
+    /// How many it follows, or is about to.
     pub(super) fn len(&self) -> usize {
-        self.handles.len()
+        self.handles.len() + self.expected.len()
     }
 
-    /// Follows one more, in the place of what was followed of the same run before.
-    pub(super) fn add(&mut self, Followed { run, follow }: Followed) {
+    /// Expects a run that is being looked for.
+    pub(super) fn expect(&mut self, run: RunId, lookup: Lookup) -> Work {
+        self.number += 1;
+        let number = self.number;
+        self.expected.insert(run.clone(), number);
+        Box::pin(async move { Some(Followed { run, number, follow: lookup.await }) })
+    }
+
+    /// Follows a run that was found, in the place of what was followed of the same run before, unless that was taken back
+    /// meanwhile.
+    pub(super) fn add(&mut self, Followed { run, number, follow }: Followed) {
+        if self.expected.get(&run) != Some(&number) {
+            return;
+        }
+        self.expected.remove(&run);
+        let Some(follow) = follow else { return };
         let over = stream::once(std::future::ready(Step::Over(run.clone())));
         let steps: Steps = match follow {
             Follow::Live(follower) => Box::pin(
@@ -60,8 +81,9 @@ impl Follows {
         self.steps.push(Abortable::new(steps, registration));
     }
 
-    /// Follows it no longer.
+    /// Follows it no longer, and what is still being looked for not at all.
     pub(super) fn remove(&mut self, run: &RunId) {
+        self.expected.remove(run);
         if let Some(handle) = self.handles.remove(run) {
             handle.abort();
         }

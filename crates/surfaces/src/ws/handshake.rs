@@ -1,6 +1,6 @@
 //! `connect`: version, token, scopes, and the answer `hello-ok`.
 
-use quell_engine::access::{Caller, Origin};
+use quell_engine::access::{Caller, Credential, Origin};
 use quell_engine::dispatch::Notice;
 use quell_protocol::api::Scope;
 use quell_protocol::{Principal, Surface};
@@ -64,6 +64,8 @@ impl Auth {
 pub(super) struct Peer {
     /// Who it is and what it may do.
     pub(super) caller: Caller,
+    /// What it showed, which may stop being good while it is connected.
+    pub(super) credential: Credential,
     /// The scopes it asked for and got.
     pub(super) granted: Option<Scope>,
     /// `operator` or `node`.
@@ -112,10 +114,10 @@ impl Failed {
 
 /// Checks a `connect` and makes the peer with its `hello-ok`.
 ///
-/// `browser` is who the page's cookie says it is; it counts where no token is shown.
+/// `browser` is the page's cookie; it counts where no token is shown.
 pub(super) fn connect(
     door: &Door,
-    browser: Option<&(Principal, Scope)>,
+    browser: Option<&Credential>,
     params: Value,
     connection: &str,
 ) -> Result<(Peer, Value), Failed> {
@@ -125,10 +127,11 @@ pub(super) fn connect(
     let protocol = negotiate(&connect)?;
     let auth = connect.auth.unwrap_or_default();
     let is_page = browser.is_some() && auth.is_empty();
-    let (principal, scope) = match browser.filter(|_| is_page) {
-        Some(browser) => browser.clone(),
-        None => authenticate(door, auth)?,
+    let shown = match browser.filter(|_| is_page) {
+        Some(cookie) => Some(*cookie),
+        None => auth.shown().as_deref().map(Credential::token),
     };
+    let (credential, principal, scope) = authenticate(door, shown)?;
     let granted = grant(connect.scopes.as_deref(), scope);
     let role = if connect.role.as_deref() == Some("node") { Role::Node } else { Role::Operator };
     let is_terminal = connect.client.mode == "ui" && connect.client.id.contains("tui");
@@ -144,7 +147,7 @@ pub(super) fn connect(
     let (tool_events, run_events) = (has_cap("tool-events"), has_cap("run-events"));
     let scopes = names(granted, connect.scopes.as_deref());
     let hello = hello(door, connection, protocol, role, &scopes);
-    Ok((Peer { caller, granted, role, tool_events, run_events }, hello))
+    Ok((Peer { caller, credential, granted, role, tool_events, run_events }, hello))
 }
 
 fn negotiate(connect: &Connect) -> Result<u64, Failed> {
@@ -163,22 +166,21 @@ fn negotiate(connect: &Connect) -> Result<u64, Failed> {
     Err(Failed { refusal, code: close::PROTOCOL, why: "protocol mismatch" })
 }
 
-fn authenticate(door: &Door, auth: Auth) -> Result<(Principal, Scope), Failed> {
-    let shown = auth.shown();
+fn authenticate(door: &Door, shown: Option<Credential>) -> Result<(Credential, Principal, Scope), Failed> {
     let refuse = |code: &str, next: &str, message: &str| {
         let reason = code.trim_start_matches("AUTH_").to_ascii_lowercase();
         let details =
             json!({"code": code, "authReason": reason, "recommendedNextStep": next, "canRetryWithDeviceToken": false});
         Failed::policy(Refusal::invalid(message).with_details(details), "unauthorized")
     };
-    let Some(token) = shown else {
+    let Some(credential) = shown else {
         let message = "unauthorized: gateway token missing (the daemon wrote one to `token` in its data directory)";
         return Err(refuse("AUTH_TOKEN_MISSING", "update_auth_configuration", message));
     };
-    door.engine()
-        .access()
-        .authenticate(&token)
-        .ok_or_else(|| refuse("AUTH_TOKEN_MISMATCH", "update_auth_credentials", "unauthorized: gateway token mismatch"))
+    let (principal, scope) = door.engine().access().owner(&credential).ok_or_else(|| {
+        refuse("AUTH_TOKEN_MISMATCH", "update_auth_credentials", "unauthorized: gateway token mismatch")
+    })?;
+    Ok((credential, principal, scope))
 }
 
 /// Granted is what was asked and what the token may do (decisions.md). Who does not ask gets what the token may do.

@@ -11,6 +11,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use quell_engine::dispatch::Follow;
 use quell_protocol::api::Scope;
 use quell_protocol::{RunId, SessionKey};
 use serde::de::DeserializeOwned;
@@ -92,6 +93,9 @@ impl Subscriptions {
 
 /// What is left to do after a request was read. It answers by itself; a run that is to be followed is for the connection.
 pub(super) type Work = Pin<Box<dyn Future<Output = Option<Followed>> + Send>>;
+
+/// Looks for a run that is to be followed, and answers whether there is one.
+pub(super) type Lookup = Pin<Box<dyn Future<Output = Option<Follow>> + Send>>;
 type Answer = Result<Value, Refusal>;
 
 /// One request with everything that answers it.
@@ -112,6 +116,8 @@ pub(super) enum Begun {
     Done,
     /// It will be.
     Later(Work),
+    /// It will be, and then this run is followed, if it was found.
+    Follow(RunId, Lookup),
     /// It is answered, and the connection follows this run no longer.
     Unfollow(RunId),
 }
@@ -139,12 +145,13 @@ impl Call<'_> {
                     None
                 }));
             }
-            Route::Follow(work) => {
-                return Begun::Later(Box::pin(async move {
+            Route::Follow(run, work) => {
+                let lookup = Box::pin(async move {
                     let found = work.await;
                     outbox.answer(&id, &found.as_ref().map(|_| json!({"following": true})).map_err(Clone::clone));
                     found.ok()
-                }));
+                });
+                return Begun::Follow(run, lookup);
             }
             Route::Unfollow(run) => {
                 outbox.answer(&id, &Ok(json!({"following": false})));
@@ -198,7 +205,7 @@ impl Call<'_> {
 enum Route {
     Done(Answer),
     Later(Pin<Box<dyn Future<Output = Answer> + Send>>),
-    Follow(Pin<Box<dyn Future<Output = Result<Followed, Refusal>> + Send>>),
+    Follow(RunId, Pin<Box<dyn Future<Output = Result<Follow, Refusal>> + Send>>),
     Unfollow(RunId),
 }
 

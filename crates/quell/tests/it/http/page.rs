@@ -1,5 +1,7 @@
 //! The page's files, the ways in and out for a browser, and which model a session works with.
 
+use quell_engine::agent::AgentConfig;
+use quell_protocol::AgentId;
 use quell_testkit::Behaviour;
 use reqwest::header::{ACCEPT_ENCODING, COOKIE, ETAG, HeaderMap, IF_NONE_MATCH, LOCATION, SET_COOKIE};
 use reqwest::redirect::Policy;
@@ -144,6 +146,30 @@ async fn a_session_works_with_another_model_from_its_next_run_on() {
     let moved = house.http.patch(&path, &json!({"model": other})).await.expect_status(200);
     assert_eq!((&moved["config"]["userId"], &moved["config"]["temperature"]["value"]), (&json!("u"), &json!(0.3)));
     assert_problem(&house.http.patch(&path, &json!({"model": "demo/x"})).await, 422, "agent_configuration_error");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_agent_brings_its_own_model() {
+    let other = |plan: &mut crate::doors::Plan| {
+        let main = plan.engine.agents.values().next().unwrap().clone();
+        let scout = AgentConfig { model: "scripted/scout-model".to_owned(), ..main };
+        plan.engine.agents.insert(AgentId::parse("scout").unwrap(), scout);
+    };
+    let house = House::with(other).await;
+    for _ in 0..3 {
+        house.model.script(Behaviour::text("done"));
+    }
+    house.ended(&house.send("s", "one").await).await;
+    let own = json!({"model": "scripted/own-model"});
+    let _ = house.http.patch("/api/sessions/s", &own).await.expect_status(200);
+    house.ended(&house.send("s", "two").await).await;
+    let moved = house.http.patch("/api/sessions/s", &json!({"agent": "scout"})).await.expect_status(200);
+    assert_eq!(
+        (&moved["config"]["agent"], &moved["config"]["model"]["value"]),
+        (&json!("scout"), &json!("scripted/scout-model"))
+    );
+    house.ended(&house.send("s", "three").await).await;
+    assert_eq!(asked(&house)[1..], ["own-model", "scout-model"]);
 }
 
 /// The models that were asked so far.

@@ -66,12 +66,16 @@ async fn sign_out(scene: &Scene) {
     browser.reload().await;
     browser.shown("#sign-in").await;
     // Whoever has copied the cookie is out as well.
-    let cookie = format!("quell_session={}", old["value"].as_str().unwrap());
+    let cookie = format!("{}={}", old["name"].as_str().unwrap(), old["value"].as_str().unwrap());
     let copied = scene.http.with_token("").request(reqwest::Method::GET, "/api/me").header("cookie", cookie);
     assert_eq!(copied.send().await.unwrap().status(), 401);
 }
 
 async fn cookie(scene: &Scene) -> Option<Value> {
     let held = scene.browser.cdp("Network.getCookies", json!({"urls": [scene.daemon.url()]})).await;
-    held["cookies"].as_array().unwrap().iter().find(|cookie| cookie["name"] == "quell_session").cloned()
+    held["cookies"].as_array().unwrap().iter().find(|cookie| is_ours(cookie)).cloned()
+}
+
+fn is_ours(cookie: &Value) -> bool {
+    cookie["name"].as_str().is_some_and(|name| name.starts_with("quell_session_"))
 }

@@ -134,3 +134,40 @@ async fn the_cookie_of_the_page_opens_the_socket_from_its_own_origin_alone() {
     leaks::settled(PATIENCE, move || if door.stream_count() <= 1 { Ok(()) } else { Err("streams stay open".into()) })
         .await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_open_socket_and_an_open_stream_end_with_what_let_them_in() {
+    let house = House::open().await;
+    let run = house.streaming_run("s").await;
+    let own = format!("http://{}", house.address);
+    let signed_in = house.engine.access().sign_in(&house.token).await.unwrap().unwrap();
+    let cookie = secrecy::ExposeSecret::expose_secret(&signed_in.cookie).to_owned();
+    let mut browser = Client::browser(&house, &cookie, Some(&own)).await;
+    browser.connect("", json!({"auth": null})).await;
+    let token = house.token("bot", "read").await;
+    let mut bot = Client::operator(&house, &token).await;
+    let mut admin = Client::operator(&house, &house.token).await;
+    let mut stream = house.http.with_token(&token).events(&run, 0).await;
+    stream.until("text.delta").await;
+    house.engine.access().sign_out(&cookie).await.unwrap();
+    assert_eq!(browser.closed().await.0, 1008);
+    assert_eq!(house.http.delete("/api/tokens/bot").await.status, 204);
+    assert_eq!(bot.closed().await.0, 1008);
+    assert!(!stream.to_end().await.kinds().contains(&"run.ended"), "the stream ended, not the run");
+    admin.call("health", json!({})).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_follow_that_is_taken_back_before_it_is_answered_follows_nothing() {
+    let house = House::open().await;
+    let run = house.streaming_run("s").await;
+    let mut client = page(&house).await;
+    let follow = client.begin("runs.follow", json!({"runId": run})).await;
+    let unfollow = client.begin("runs.unfollow", json!({"runId": run})).await;
+    client.answer(&follow).await;
+    client.answer(&unfollow).await;
+    client.call("sessions.abort", json!({"key": "s"})).await;
+    client.event_with("run", "state", "ended").await;
+    client.call("health", json!({})).await;
+    assert_eq!(followed(&client, &run), []);
+}

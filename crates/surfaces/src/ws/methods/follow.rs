@@ -6,9 +6,8 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::super::MOST_FOLLOWED;
-use super::super::follows::Followed;
 use super::super::frame::Refusal;
-use super::{Call, Route, params};
+use super::{Call, PENDING, Route, params};
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -23,16 +22,18 @@ pub(super) fn follow(call: &Call<'_>, value: Value) -> Route {
         Ok(asked) => asked,
         Err(refusal) => return Route::Done(Err(refusal)),
     };
-    if call.followed >= MOST_FOLLOWED {
+    if call.followed >= MOST_FOLLOWED || call.pending >= PENDING {
         let problem = format!("this connection follows {MOST_FOLLOWED} runs; unfollow one");
         return Route::Done(Err(Refusal::unavailable(problem)));
     }
     let engine = call.door.engine().clone();
-    Route::Follow(Box::pin(async move {
-        let unknown = || Refusal::invalid(format!("there is no run {:?}", asked.run_id));
-        let follow = engine.follow(&asked.run_id, asked.after).await?.ok_or_else(unknown)?;
-        Ok(Followed { run: asked.run_id, follow })
-    }))
+    let Follow { run_id, after } = asked;
+    let run = run_id.clone();
+    let lookup = Box::pin(async move {
+        let unknown = || Refusal::invalid(format!("there is no run {run_id:?}"));
+        engine.follow(&run_id, after).await?.ok_or_else(unknown)
+    });
+    Route::Follow(run, lookup)
 }
 
 #[derive(Debug, Deserialize)]
