@@ -53,7 +53,7 @@ impl Cell {
         if view.receipt.is_some() {
             return view;
         }
-        let times = self.facts().times.clone();
+        let times = self.facts().times;
         let instant = receipt::since(self.clock, times.requested);
         RunView {
             held: self.scope.ledger().rows().iter().map(|row| receipt::resource(row, &instant)).collect(),

@@ -50,7 +50,7 @@ impl Request {
 pub(super) struct Refusal {
     code: &'static str,
     message: String,
-    details: Option<Value>,
+    details: Option<Box<Value>>,
     retry_after_ms: Option<u64>,
 }
 
@@ -66,7 +66,7 @@ impl Refusal {
         Self {
             code: "FORBIDDEN",
             message: format!("missing scope: {scope}"),
-            details: Some(details),
+            details: Some(Box::new(details)),
             retry_after_ms: None,
         }
     }
@@ -76,7 +76,7 @@ impl Refusal {
         Self {
             code: "FORBIDDEN",
             message: message.into(),
-            details: Some(json!({"code": "NOT_OWNER"})),
+            details: Some(Box::new(json!({"code": "NOT_OWNER"}))),
             retry_after_ms: None,
         }
     }
@@ -88,13 +88,13 @@ impl Refusal {
 
     /// The same with details for programs.
     pub(super) fn with_details(self, details: Value) -> Self {
-        Self { details: Some(details), ..self }
+        Self { details: Some(Box::new(details)), ..self }
     }
 
     fn to_json(&self) -> Value {
         let mut error = json!({"code": self.code, "message": self.message});
         if let Some(details) = &self.details {
-            error["details"] = details.clone();
+            error["details"] = (**details).clone();
         }
         if let Some(ms) = self.retry_after_ms {
             error["retryable"] = json!(true);
