@@ -1,6 +1,6 @@
 // The stop of the open session: asked once it is gentle, asked again it is forced. What it shows, it shows at
 // once and does not wait for the daemon. It knows the routes of stops and the line that says how a stop
-// settles; not where its button is.
+// settles; not where its button is. Which runs a stop was meant for is in asked-stop.js.
 //
 //   new StopControl(key, line, facts) -> {press(), mode(), update(), begun(), tell(text), close()}
 //     line     the element of the settling line
@@ -12,6 +12,7 @@
 //     tell(text)   a problem, until the next message or stop
 
 import * as api from "./api.js";
+import { asking, modeOf, stillAsked } from "./asked-stop.js";
 import { setText } from "./dom.js";
 import { reasonOf } from "./reasons.js";
 import { heldLine, receiptLine } from "./receipt.js";
@@ -23,7 +24,7 @@ const LOOK_MS = 200;
 export class StopControl {
   constructor(key, line, facts) {
     Object.assign(this, { key, line, facts });
-    /** null, or how hard it was asked here. */
+    /** null, or the stop that was asked here, with the runs that it was meant for. */
     this.asked = null;
     this.held = "";
     this.looking = 0;
@@ -32,12 +33,7 @@ export class StopControl {
   }
 
   mode() {
-    const active = this.facts.runs().length > 0 || this.facts.sending().length > 0;
-    return active ? (this.isStopping() ? "force" : "stop") : "send";
-  }
-
-  isStopping() {
-    return this.asked !== null || this.facts.runs().some((run) => run.stopping);
+    return modeOf(this.asked, this.facts.runs(), this.facts.sending());
   }
 
   press() {
@@ -45,15 +41,15 @@ export class StopControl {
     if (mode === "send") {
       return;
     }
-    this.asked = mode === "force" ? "forced" : "gentle";
-    this.problem = null;
     const late = this.facts.sending();
+    this.asked = asking(mode === "force" ? "forced" : "gentle", this.facts.runs(), late);
+    this.problem = null;
     this.facts.changed();
     this.ask(late);
   }
 
   async ask(late) {
-    const force = this.asked === "forced" ? { force: true } : {};
+    const force = this.asked.how === "forced" ? { force: true } : {};
     try {
       const answer = await api.stop(`${api.session(this.key)}/stop`, { keepBackground: true, ...force });
       this.facts.withdrawn(answer.withdrawn);
@@ -78,10 +74,8 @@ export class StopControl {
 
   /** Brings the line up to date; called whenever a run began, moved on or ended. */
   update() {
+    this.asked = stillAsked(this.asked, this.facts.runs(), this.facts.sending());
     const mode = this.mode();
-    if (mode === "send") {
-      this.asked = null;
-    }
     // Beside a run at work, the receipt of an earlier one would be read as its own; it stands in the turn
     // that it ended.
     const last = mode === "send" ? this.facts.lastEnded() : null;
@@ -97,7 +91,7 @@ export class StopControl {
   }
 
   settling() {
-    const word = t(this.asked === "forced" ? "settling.forcing" : "settling.stopping");
+    const word = t(this.asked?.how === "forced" ? "settling.forcing" : "settling.stopping");
     return this.held === "" ? word : `${word} · ${t("settling.waits", { what: this.held })}`;
   }
 
