@@ -6,6 +6,7 @@
 //     update()       called when runs began, moved on or ended; stepBegins(runId) when one is about to go on
 //                    to its next step
 //     stop()         as the button does while something runs; mode() says whether something does
+//     close()        its elements are the next one's; answers that are still to come touch them no more
 
 import * as api from "./api.js";
 import { byId, h, icon, listen, setText } from "./dom.js";
@@ -15,7 +16,7 @@ import { recall, remember } from "./remembered.js";
 import { outcome } from "./run.js";
 import { StopControl } from "./stop-control.js";
 import * as store from "./store.js";
-import { t } from "./texts.js";
+import { oneLine, t } from "./texts.js";
 import * as toasts from "./toasts.js";
 
 const POLICY = "quell.policy";
@@ -32,6 +33,8 @@ const MODES = {
 const REFUSED = new Set(["network", "held", "queue_full"]);
 /** What was written and not sent, by writer and session, so that looking at another one loses nothing. */
 const drafts = new Map();
+/** The composer that the elements belong to. */
+let present = null;
 
 export class Composer {
   constructor(key, conversation) {
@@ -69,10 +72,12 @@ export class Composer {
       listen(this.policy, "change", () => remember(POLICY, this.policy.value)),
       store.subscribe("runs", () => this.update()),
     ];
+    present = this;
     this.grow();
   }
 
   close() {
+    present = null;
     drafts.set(this.draft, this.message.value);
     this.forget.forEach((leave) => leave());
     this.control.close();
@@ -110,6 +115,9 @@ export class Composer {
   }
 
   update() {
+    if (present !== this) {
+      return;
+    }
     this.control.update();
     const runs = this.activeRuns();
     this.noticeArrival(runs);
@@ -162,10 +170,23 @@ export class Composer {
     [...messages].reverse().forEach((one) => this.putBack(one.text));
   }
 
+  /** Into the field where it was written, or into the draft of that session when another one is open. */
   putBack(text) {
-    this.message.value = this.message.value.trim() === "" ? text : `${text}\n\n${this.message.value}`;
-    this.grow();
-    this.update();
+    const here = this.heir();
+    const before = here ? here.message.value : (drafts.get(this.draft) ?? "");
+    const joined = before.trim() === "" ? text : `${text}\n\n${before}`;
+    if (!here) {
+      drafts.set(this.draft, joined);
+      return;
+    }
+    here.message.value = joined;
+    here.grow();
+    here.update();
+  }
+
+  /** The open composer of the same writer and session: this one, or one that was opened anew since. */
+  heir() {
+    return present?.draft === this.draft ? present : null;
   }
 
   async send() {
@@ -211,11 +232,20 @@ export class Composer {
         throw problem;
       }
       this.sends.delete(runId);
-      this.unanswered = problem.code === "network" ? { runId, text, policy: body.onBusy } : null;
       this.conversation.refused(runId);
-      this.putBack(text);
-      this.control.tell(refusal(problem));
+      this.refused(problem, { runId, text, policy: body.onBusy });
       return false;
+    }
+  }
+
+  refused(problem, message) {
+    const here = this.heir();
+    this.putBack(message.text);
+    if (here) {
+      here.unanswered = problem.code === "network" ? message : null;
+      here.control.tell(refusal(problem));
+    } else {
+      toasts.error(`${oneLine(this.key, 40)}: ${refusal(problem)}`);
     }
   }
 

@@ -14,7 +14,7 @@
 //                                        says yet
 //   conversation.lastEnded()             the run that ended last while we looked, or null
 //   conversation.newestRun()             the id of the run at the end, or null
-//   conversation.close()
+//   conversation.close()                 its place is the next one's; what it is told from then on is dropped
 
 import { Problem, get, run as runPath } from "./api.js";
 import { h, icon, keyed } from "./dom.js";
@@ -109,6 +109,9 @@ class Conversation {
   }
 
   refused(runId) {
+    if (this.closed) {
+      return;
+    }
     this.entries.get(runId)?.forget?.();
     this.entries.delete(runId);
     this.show(this.items.filter((item) => item.runId !== runId));
@@ -125,6 +128,9 @@ class Conversation {
   }
 
   live(runId, text) {
+    if (this.closed) {
+      return;
+    }
     const entry = this.entryOf(runId);
     entry.sending = false;
     if (text !== null) {
@@ -415,6 +421,9 @@ class Conversation {
 
   /** Many events, one drawing: at 500 tokens a second the screen still changes 60 times. */
   touch(entry) {
+    if (this.closed) {
+      return;
+    }
     this.dirty.add(entry);
     this.frame ||= requestAnimationFrame(() => this.draw());
     if (entry.run.state !== entry.state) {

@@ -10,6 +10,7 @@
 //     mode()   "send" | "stop" | "force"
 //     begun()  a new message was sent: the receipt of the last stop has been read
 //     tell(text)   a problem, until the next message or stop
+//     close()      the line is the next one's; a stop that is under way goes on, and is told only if it failed
 
 import * as api from "./api.js";
 import { asking, modeOf, stillAsked } from "./asked-stop.js";
@@ -30,6 +31,7 @@ export class StopControl {
     this.looking = 0;
     this.readReceiptOf = null;
     this.problem = null;
+    this.closed = false;
   }
 
   mode() {
@@ -74,6 +76,9 @@ export class StopControl {
 
   /** Brings the line up to date; called whenever a run began, moved on or ended. */
   update() {
+    if (this.closed) {
+      return;
+    }
     this.asked = stillAsked(this.asked, this.facts.runs(), this.facts.sending());
     const mode = this.mode();
     // Beside a run at work, the receipt of an earlier one would be read as its own; it stands in the turn
@@ -104,6 +109,9 @@ export class StopControl {
     } catch {
       // The stop itself does not depend on this look; the next one may come through.
     }
+    if (this.closed) {
+      return;
+    }
     this.looking = 0;
     if (this.mode() === "force") {
       this.update();
@@ -124,7 +132,9 @@ export class StopControl {
   }
 
   close() {
+    this.closed = true;
     clearTimeout(this.looking);
+    this.looking = 0;
     setText(this.line, "");
     this.line.classList.remove("stopping", "problem", "leftovers");
   }

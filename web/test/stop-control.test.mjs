@@ -1,0 +1,104 @@
+// The stop of the open session against a daemon that is a list of answers: stop-control.js.
+
+import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+import { after, beforeEach, test } from "node:test";
+
+import { StopControl } from "../js/stop-control.js";
+import { useTexts } from "../js/texts.js";
+
+useTexts(JSON.parse(readFileSync(new URL("../texts.json", import.meta.url), "utf8")), "en");
+
+const realFetch = globalThis.fetch;
+const NOTHING = { aborted: false, runIds: [], withdrawn: [] };
+/** What was asked, and how it is answered: path -> [status, body] or a promise of it. */
+let asked;
+let answers;
+
+beforeEach(() => {
+  asked = [];
+  answers = {};
+  globalThis.fetch = async (path, { body } = {}) => {
+    asked.push({ path, body: body && JSON.parse(body) });
+    const [status, answer] = (await answers[path]) ?? [200, NOTHING];
+    return { ok: status < 300, status, text: async () => JSON.stringify(answer) };
+  };
+});
+
+after(() => {
+  globalThis.fetch = realFetch;
+});
+
+/** A control over facts that the test changes, and the line that it writes. */
+function control(facts = {}) {
+  const classes = new Set();
+  const line = {
+    textContent: "",
+    classList: {
+      toggle: (name, on) => (on ? classes.add(name) : classes.delete(name)),
+      remove: (...names) => names.forEach((name) => classes.delete(name)),
+    },
+  };
+  const all = {
+    now: [],
+    under: [],
+    back: [],
+    runs: () => all.now,
+    sending: () => all.under,
+    arrival: () => Promise.resolve(false),
+    lastEnded: () => null,
+    withdrawn: (messages) => all.back.push(...messages),
+    changed: () => stop.update(),
+    ...facts,
+  };
+  const stop = new StopControl("s", line, all);
+  return { stop, line, facts: all, classes };
+}
+
+/** Lets everything that can go on go on. */
+const settled = () => new Promise((resolve) => setImmediate(resolve));
+
+test("a run that follows the stopped one is stopped gently, and nothing says that it is stopping", async () => {
+  const { stop, line, facts } = control();
+  facts.now = [{ runId: "a", state: "running", stopping: false }];
+  answers["/api/sessions/s/stop"] = [200, { aborted: true, runIds: ["a"], withdrawn: [] }];
+  stop.press();
+  await settled();
+  assert.match(line.textContent, /stopping/i);
+  facts.now = [
+    { runId: "a", state: "ending", stopping: true },
+    { runId: "b", state: "queued", stopping: false },
+  ];
+  stop.update();
+  facts.now = [{ runId: "b", state: "running", stopping: false }];
+  stop.update();
+  assert.equal(stop.mode(), "stop");
+  assert.equal(line.textContent, "");
+  stop.press();
+  await settled();
+  const stops = asked.filter(({ path }) => path === "/api/sessions/s/stop");
+  assert.deepEqual(stops.map(({ body }) => body.force ?? false), [false, false]);
+  stop.close();
+});
+
+test("a closed control writes nothing any more, asks nothing, and gives back what was withdrawn", async () => {
+  const { stop, line, facts, classes } = control();
+  facts.now = [{ runId: "a", state: "running", stopping: false }];
+  let answer;
+  answers["/api/sessions/s/stop"] = new Promise((resolve) => {
+    answer = resolve;
+  });
+  stop.press();
+  const looking = stop.look();
+  stop.close();
+  assert.equal(line.textContent, "");
+  line.textContent = "what the next one says";
+  answer([200, { aborted: true, runIds: ["a"], withdrawn: [{ runId: "q", text: "later" }] }]);
+  await settled();
+  stop.tell("a problem");
+  await looking;
+  assert.equal(stop.looking, 0, "it does not look again");
+  assert.equal(line.textContent, "what the next one says");
+  assert.deepEqual([...classes], []);
+  assert.deepEqual(facts.back, [{ runId: "q", text: "later" }]);
+});
