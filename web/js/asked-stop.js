@@ -22,3 +22,8 @@ export function modeOf(asked, runs, sending) {
   const isStopping = stillAsked(asked, runs, sending) !== null || runs.some((run) => run.stopping);
   return isStopping ? "force" : "stop";
 }
+
+/** True when the answer to a stop of a session says that there was nothing which it could stop. */
+export function stoppedNothing({ aborted, runIds, ending = [], withdrawn }) {
+  return !aborted && runIds.length + ending.length + withdrawn.length === 0;
+}

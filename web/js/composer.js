@@ -60,6 +60,8 @@ export class Composer {
       lastEnded: () => conversation.lastEnded(),
       withdrawn: (messages) => this.takeBack(messages),
       changed: () => this.update(),
+      principal: () => store.get("me")?.principal,
+      failed: (text) => toasts.error(text),
     });
     this.message.value = drafts.get(this.draft) || "";
     this.policy.value = recall(POLICY) || "queue";

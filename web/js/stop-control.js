@@ -6,19 +6,19 @@
 //     line     the element of the settling line
 //     facts    {runs(): [{runId, state, stopping}] not over, sending(): run ids under way to the daemon,
 //              arrival(runId): a promise of whether such a one arrived, lastEnded(): run or null,
-//              withdrawn(messages): [{runId, text}] that the stop took out of the queue, changed()}
+//              withdrawn(messages): [{runId, text}] that the stop took out of the queue, changed(),
+//              principal(): who presses, failed(text): a stop that did not stop, told until it is read}
 //     mode()   "send" | "stop" | "force"
 //     begun()  a new message was sent: the receipt of the last stop has been read
 //     tell(text)   a problem, until the next message or stop
 //     close()      the line is the next one's; a stop that is under way goes on, and is told only if it failed
 
 import * as api from "./api.js";
-import { asking, modeOf, stillAsked } from "./asked-stop.js";
+import { asking, modeOf, stillAsked, stoppedNothing } from "./asked-stop.js";
 import { setText } from "./dom.js";
 import { reasonOf } from "./reasons.js";
 import { heldLine, receiptLine } from "./receipt.js";
-import { t } from "./texts.js";
-import * as toasts from "./toasts.js";
+import { oneLine, t } from "./texts.js";
 
 const LOOK_MS = 200;
 
@@ -47,30 +47,53 @@ export class StopControl {
     this.asked = asking(mode === "force" ? "forced" : "gentle", this.facts.runs(), late);
     this.problem = null;
     this.facts.changed();
-    this.ask(late);
+    this.ask(this.asked, late);
   }
 
-  async ask(late) {
-    const force = this.asked.how === "forced" ? { force: true } : {};
+  async ask(asked, late) {
+    const force = asked.how === "forced" ? { force: true } : {};
     try {
       const answer = await api.stop(`${api.session(this.key)}/stop`, { keepBackground: true, ...force });
       this.facts.withdrawn(answer.withdrawn);
       // A message that was under way may have arrived behind the stop; it was meant, too.
-      await Promise.all(late.map((runId) => this.stopLate(runId, force)));
+      const caught = await Promise.all(late.map((runId) => this.stopLate(runId, force)));
+      if (stoppedNothing(answer) && !caught.includes(true)) {
+        await this.nothingStopped(asked);
+      }
     } catch (error) {
       if (!(error instanceof api.Problem)) {
         throw error;
       }
-      this.asked = null;
-      toasts.error(t("stop.failed", { reason: reasonOf(error) }));
+      this.drop(asked);
+      this.facts.failed(t("stop.failed", { reason: reasonOf(error) }));
     }
     this.facts.changed();
   }
 
+  /** True when there was a run to stop. */
   async stopLate(runId, force) {
-    if (await this.facts.arrival(runId)) {
+    const arrived = await this.facts.arrival(runId);
+    if (arrived) {
       const answer = await api.stop(`${api.run(runId)}/stop`, force);
       this.facts.withdrawn(answer.withdrawn ?? []);
+    }
+    return arrived;
+  }
+
+  /** What runs here is somebody else's, or was over already: the button must not say that it is stopping. */
+  async nothingStopped(asked) {
+    this.drop(asked);
+    this.facts.changed();
+    const shown = this.facts.runs().find((run) => asked.ids.has(run.runId));
+    const view = shown && (await api.get(api.run(shown.runId)));
+    if (view && view.state !== "ended" && view.principal !== this.facts.principal()) {
+      this.facts.failed(t("stop.not-yours", { principal: oneLine(view.principal, 60) }));
+    }
+  }
+
+  drop(asked) {
+    if (this.asked === asked) {
+      this.asked = null;
     }
   }
 

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { asking, modeOf, stillAsked } from "../js/asked-stop.js";
+import { asking, modeOf, stillAsked, stoppedNothing } from "../js/asked-stop.js";
 
 const run = (runId, stopping = false) => ({ runId, stopping });
 
@@ -35,4 +35,12 @@ test("a message that was under way when the stop was asked is meant, and so is t
   assert.equal(modeOf(asked, [run("m")], []), "force");
   assert.equal(stillAsked(asked, [], ["n"]), null);
   assert.equal(modeOf(asked, [], ["n"]), "stop");
+});
+
+test("an answer that names nothing says that nothing was stopped", () => {
+  const nothing = { aborted: false, runIds: [], withdrawn: [] };
+  assert.equal(stoppedNothing(nothing), true);
+  assert.equal(stoppedNothing({ ...nothing, aborted: true, runIds: ["a"] }), false);
+  assert.equal(stoppedNothing({ ...nothing, ending: ["a"] }), false);
+  assert.equal(stoppedNothing({ ...nothing, withdrawn: [{ runId: "q", text: "" }] }), false);
 });

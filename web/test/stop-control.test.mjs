@@ -49,6 +49,9 @@ function control(facts = {}) {
     lastEnded: () => null,
     withdrawn: (messages) => all.back.push(...messages),
     changed: () => stop.update(),
+    principal: () => "anna",
+    told: [],
+    failed: (text) => all.told.push(text),
     ...facts,
   };
   const stop = new StopControl("s", line, all);
@@ -101,4 +104,28 @@ test("a closed control writes nothing any more, asks nothing, and gives back wha
   assert.equal(line.textContent, "what the next one says");
   assert.deepEqual([...classes], []);
   assert.deepEqual(facts.back, [{ runId: "q", text: "later" }]);
+});
+
+test("a stop that may not stop the run says whose it is, and not that it is stopping", async () => {
+  const { stop, line, facts } = control();
+  facts.now = [{ runId: "a", state: "running", stopping: false }];
+  answers["/api/runs/a"] = [200, { runId: "a", state: "running", principal: "bela", held: [] }];
+  stop.press();
+  assert.equal(stop.mode(), "force", "shown at once");
+  await settled();
+  assert.equal(stop.mode(), "stop");
+  assert.equal(line.textContent, "");
+  assert.deepEqual(facts.told, ["Not stopped: this run is bela's. An admin can stop it."]);
+  stop.close();
+});
+
+test("a stop that comes just behind the end of the run has nothing to tell", async () => {
+  const { stop, facts } = control();
+  facts.now = [{ runId: "a", state: "running", stopping: false }];
+  answers["/api/runs/a"] = [200, { runId: "a", state: "ended", principal: "bela" }];
+  stop.press();
+  await settled();
+  assert.equal(stop.mode(), "stop");
+  assert.deepEqual(facts.told, []);
+  stop.close();
 });
