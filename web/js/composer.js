@@ -44,7 +44,7 @@ export class Composer {
     this.button = byId("send");
     this.busy = byId("send-busy");
     this.policy = byId("busy-policy");
-    /** Messages that are under way to the daemon: id -> {text, waits, done}. */
+    /** Messages that are under way to the daemon: id -> {text, waits, done, stopped}. */
     this.sends = new Map();
     /** The message that the daemon did not answer: {runId, text, policy}; it may have it all the same. */
     this.unanswered = null;
@@ -95,6 +95,9 @@ export class Composer {
   }
 
   stop() {
+    this.sends.forEach((send) => {
+      send.stopped = true;
+    });
     this.control.press();
   }
 
@@ -233,9 +236,10 @@ export class Composer {
       if (!(problem instanceof api.Problem)) {
         throw problem;
       }
+      const { stopped } = this.sends.get(runId);
       this.sends.delete(runId);
       this.conversation.refused(runId);
-      this.refused(problem, { runId, text, policy: body.onBusy });
+      this.refused(problem, { runId, text, policy: body.onBusy, stopped });
       return false;
     }
   }
@@ -244,7 +248,8 @@ export class Composer {
     const here = this.heir();
     this.putBack(message.text);
     if (here) {
-      here.unanswered = problem.code === "network" ? message : null;
+      // One that was stopped on its way is over wherever it is; under the same id it would end at once again.
+      here.unanswered = problem.code === "network" && !message.stopped ? message : null;
       here.control.tell(refusal(problem));
     } else {
       toasts.error(`${oneLine(this.key, 40)}: ${refusal(problem)}`);

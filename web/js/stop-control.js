@@ -11,11 +11,12 @@
 //     mode()   "send" | "stop" | "force"
 //     begun()  a new message was sent: the receipt of the last stop has been read
 //     tell(text)   a problem, until the next message or stop
-//     close()      the line is the next one's; a stop that is under way goes on, and is told only if it failed
+//     close()      the line is the next one's; a stop that is under way goes on, and is told if it failed
 
 import * as api from "./api.js";
 import { asking, modeOf, stillAsked, stoppedNothing } from "./asked-stop.js";
 import { setText } from "./dom.js";
+import * as live from "./live.js";
 import { reasonOf } from "./reasons.js";
 import { heldLine, receiptLine } from "./receipt.js";
 import { oneLine, t } from "./texts.js";
@@ -52,10 +53,12 @@ export class StopControl {
 
   async ask(asked, late) {
     const force = asked.how === "forced" ? { force: true } : {};
+    // A message that is under way was meant, too, wherever it is by now: a stop goes ahead of it, and another
+    // one behind it once it has arrived.
+    late.forEach((runId) => this.stopAhead(runId, force));
     try {
       const answer = await api.stop(`${api.session(this.key)}/stop`, { keepBackground: true, ...force });
       this.facts.withdrawn(answer.withdrawn);
-      // A message that was under way may have arrived behind the stop; it was meant, too.
       const caught = await Promise.all(late.map((runId) => this.stopLate(runId, force)));
       if (stoppedNothing(answer) && !caught.includes(true)) {
         await this.nothingStopped(asked);
@@ -68,6 +71,24 @@ export class StopControl {
       this.facts.failed(t("stop.failed", { reason: reasonOf(error) }));
     }
     this.facts.changed();
+  }
+
+  /**
+   * The daemon keeps a stop of a run that it does not know yet, and says that there is none. Over the socket
+   * that answer is not one more error on the console.
+   */
+  async stopAhead(runId, force) {
+    try {
+      const answer =
+        live.state() === "live"
+          ? await live.request("runs.stop", { runId, ...force })
+          : await api.stop(`${api.run(runId)}/stop`, force);
+      this.facts.withdrawn(answer.withdrawn ?? []);
+    } catch (error) {
+      if (!(error instanceof api.Problem)) {
+        throw error;
+      }
+    }
   }
 
   /** True when there was a run to stop. */

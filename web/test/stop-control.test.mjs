@@ -61,7 +61,7 @@ function control(facts = {}) {
 /** Lets everything that can go on go on. */
 const settled = () => new Promise((resolve) => setImmediate(resolve));
 
-test("a run that follows the stopped one is stopped gently, and nothing says that it is stopping", async () => {
+test("a run that follows the stopped one is stopped gently and not said to be stopping", async () => {
   const { stop, line, facts } = control();
   facts.now = [{ runId: "a", state: "running", stopping: false }];
   answers["/api/sessions/s/stop"] = [200, { aborted: true, runIds: ["a"], withdrawn: [] }];
@@ -126,6 +126,27 @@ test("a stop that comes just behind the end of the run has nothing to tell", asy
   stop.press();
   await settled();
   assert.equal(stop.mode(), "stop");
+  assert.deepEqual(facts.told, []);
+  stop.close();
+});
+
+test("a message that is under way is stopped ahead of its arrival, and once more behind it", async () => {
+  const { stop, facts } = control();
+  let arrived;
+  facts.under = ["m"];
+  facts.arrival = () =>
+    new Promise((resolve) => {
+      arrived = resolve;
+    });
+  answers["/api/runs/m/stop"] = [404, { code: "run_not_found" }];
+  stop.press();
+  await settled();
+  const stops = () => asked.filter(({ path }) => path === "/api/runs/m/stop").length;
+  assert.equal(stops(), 1, "before anything is known of it");
+  answers["/api/runs/m/stop"] = [200, { aborted: true, withdrawn: [] }];
+  arrived(true);
+  await settled();
+  assert.equal(stops(), 2);
   assert.deepEqual(facts.told, []);
   stop.close();
 });
