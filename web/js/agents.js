@@ -156,7 +156,8 @@ function clicked(event, { open, toggle }) {
     abort(row.dataset.agent, button);
   } else if (event.target.closest(".twisty") && row.hasAttribute("aria-expanded")) {
     toggle(row.dataset.agent);
-  } else {
+  } else if (event.detail <= 1) {
+    // The second half of a double click on the button may find it gone, and is not meant for the row.
     open(row.dataset.agent);
   }
 }

@@ -14,6 +14,11 @@ import * as toasts from "./toasts.js";
 const COUNT_MS = 1000;
 /** From here on the time that is left is said with more weight. */
 const SOON_MS = 60_000;
+/** A pointer that was about to press something else must not answer a call that nobody has read. */
+const FRESH_MS = 500;
+
+/** The timers of cards that are new in their place. */
+const fresh = new WeakMap();
 
 /** Shows those approvals in `root` that `only` lets through; `empty` is shown when there are none. */
 export function mount(root, { only = () => true, empty = null } = {}) {
@@ -44,6 +49,7 @@ function draw(root, approvals, empty) {
     ? document.activeElement.closest("[data-approval]")
     : null;
   const place = focused ? [...root.children].indexOf(focused) : -1;
+  const before = [...root.children];
   const rows = approvals.length === 0 && empty ? [null] : approvals;
   keyed(
     root,
@@ -51,12 +57,23 @@ function draw(root, approvals, empty) {
     (row) => row?.id ?? "empty",
     (row) => (row ? make(row) : empty()),
   );
+  [...root.children].filter((card, at) => card !== before[at]).forEach(keepFromPointer);
   countDown(root);
   // Whoever answers with the keyboard goes on with the next one.
   if (focused && !focused.isConnected) {
     const next = root.children[Math.min(place, root.children.length - 1)];
     next?.querySelector(".deny")?.focus();
   }
+}
+
+/** What came or moved up under the pointer cannot be pressed with it at once; keys find it by its name. */
+function keepFromPointer(card) {
+  card.classList.add("fresh");
+  clearTimeout(fresh.get(card));
+  fresh.set(
+    card,
+    setTimeout(() => card.classList.remove("fresh"), FRESH_MS),
+  );
 }
 
 function make(row) {
@@ -115,7 +132,7 @@ function answerButton(row, decision, drawing) {
       type: "button",
       class: decision,
       "aria-label": `${text}: ${oneLine(row.tool, 60)}`,
-      on: { click: () => answer(row, decision, button) },
+      on: { click: ({ detail }) => detail <= 1 && answer(row, decision, button) },
     },
     icon(drawing),
     text,

@@ -9,7 +9,7 @@
 //     close()        its elements are the next one's; answers that are still to come touch them no more
 
 import * as api from "./api.js";
-import { byId, h, icon, listen, setText } from "./dom.js";
+import { byId, h, icon, isSecondHalf, listen, setText } from "./dom.js";
 import { Queue } from "./queue.js";
 import { reasonOf } from "./reasons.js";
 import { recall, remember } from "./remembered.js";
@@ -68,7 +68,7 @@ export class Composer {
     this.forget = [
       listen(this.message, "input", () => this.typed()),
       listen(this.message, "keydown", (event) => this.onKey(event)),
-      listen(this.button, "click", () => (this.mode() === "send" ? this.send() : this.stop())),
+      listen(this.button, "click", (event) => this.pressed(event)),
       listen(this.busy, "click", () => this.send()),
       listen(byId("composer"), "submit", (event) => event.preventDefault()),
       listen(this.policy, "change", () => remember(POLICY, this.policy.value)),
@@ -92,6 +92,18 @@ export class Composer {
 
   stepBegins(runId) {
     this.queue.stepBegins(runId);
+  }
+
+  /** Send turns into Stop, and Stop into Force, under the pointer. */
+  pressed(event) {
+    if (isSecondHalf(event)) {
+      return;
+    }
+    if (this.mode() === "send") {
+      this.send();
+    } else {
+      this.stop();
+    }
   }
 
   stop() {

@@ -2,7 +2,7 @@
 // that is left by name. What counts as over is in stop-progress.js.
 
 import * as api from "./api.js";
-import { byId, h, icon, listen } from "./dom.js";
+import { byId, h, icon, isSecondHalf, listen } from "./dom.js";
 import { coveredByStopAll } from "./facts.js";
 import * as live from "./live.js";
 import { reasonOf } from "./reasons.js";
@@ -33,7 +33,11 @@ export function mount(button, dialog) {
     dialog.showModal();
     parts.confirm.focus();
   };
-  const confirm = () => {
+  const confirm = (event) => {
+    // Stop turns into Force under the pointer, and that into Close.
+    if (isSecondHalf(event)) {
+      return;
+    }
     if (!work || work.failed) {
       work = stopAll(parts);
     } else if (work.done) {

@@ -1,0 +1,11 @@
+// What of the builder needs no document: dom.js.
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { isSecondHalf } from "../js/dom.js";
+
+test("a double click is one press, and whoever presses a third time means it; keys count no clicks", () => {
+  const pressed = [0, 1, 2, 3].filter((detail) => !isSecondHalf({ detail }));
+  assert.deepEqual(pressed, [0, 1, 3]);
+});
