@@ -49,6 +49,7 @@ function openSession(wanted) {
     return;
   }
   if (open?.key === key) {
+    inspectHere();
     return;
   }
   closeSession();
@@ -72,7 +73,8 @@ function openSession(wanted) {
   };
   const conversation = openConversation(key, place, actions);
   const undo = approvals.mount(byId("chat-approvals"), { only: (row) => row.sessionKey === key });
-  open = { key, conversation, composer: new Composer(key, conversation), config: null, undo };
+  const composer = new Composer(key, conversation, followNewest);
+  open = { key, conversation, composer, config: null, chosen: null, undo };
   open.composer.update();
   showChoices();
   readConfig();
@@ -93,15 +95,28 @@ function onChange(key) {
     return;
   }
   open.composer.update();
-  const [run] = open.conversation.active();
-  const shown = run?.runId ?? open.conversation.newestRun();
-  if (shown) {
-    store.inspect(shown);
+  inspectHere();
+}
+
+/**
+ * Beside the chat stands the run that the reader has chosen, or the one at work, or the newest. Another view
+ * is about the run in its address, whatever happens here.
+ */
+function inspectHere() {
+  if (store.get("route").view === "chat") {
+    const [run] = open.conversation.active();
+    store.inspect(open.chosen ?? run?.runId ?? open.conversation.newestRun());
   }
+}
+
+/** Whoever sends a message wants to see what becomes of it. */
+function followNewest() {
+  open.chosen = null;
 }
 
 /** On a phone there is no room beside the chat, so that the run gets the whole screen. */
 function showRun(runId) {
+  open.chosen = runId;
   store.inspect(runId);
   if (window.matchMedia("(max-width: 700px)").matches) {
     location.hash = `#/r/${encodeURIComponent(runId)}`;

@@ -1,8 +1,9 @@
 // The composer: writing, sending, and the one button that sends or stops. It knows the keys and the routes of
 // sending; how runs look, what waits in the queue and how a stop settles is for others.
 //
-//   new Composer(key, conversation) -> {update(), stepBegins(runId), putBack(text), stop(), mode(), close()}
-//     conversation   of conversation.js
+//   new Composer(key, conversation, sent)
+//                  -> {update(), stepBegins(runId), putBack(text), stop(), mode(), close()}
+//     conversation   of conversation.js; sent() is called when a message is sent
 //     update()       called when runs began, moved on or ended; stepBegins(runId) when one is about to go on
 //                    to its next step
 //     stop()         as the button does while something runs; mode() says whether something does
@@ -37,8 +38,8 @@ const drafts = new Map();
 let present = null;
 
 export class Composer {
-  constructor(key, conversation) {
-    Object.assign(this, { key, conversation });
+  constructor(key, conversation, sent) {
+    Object.assign(this, { key, conversation, sent });
     this.draft = `${store.get("me")?.principal} ${key}`;
     this.message = byId("message");
     this.button = byId("send");
@@ -228,6 +229,7 @@ export class Composer {
     drafts.delete(this.draft);
     this.grow();
     this.control.begun();
+    this.sent();
     if (!waits) {
       this.conversation.sending(runId, text);
     }

@@ -9,8 +9,8 @@
 //   setText(element, text)           writes only when it differs, so that nothing is announced twice
 //   keyed(parent, items, keyOf, make, update?)   one child per item, kept by its key, in the items' order
 //   listen(target, type, fn, options?)           adds a listener; gives the function that removes it
-//   isSecondHalf(event)                          of a double click, which was not meant for what the first half
-//                                                has put in the same place; a third click is meant again
+//   isSecondHalf(event)                          of a double click: it was not meant for what the first one
+//                                                has put in its place; a third click is meant again
 
 const SVG = "http://www.w3.org/2000/svg";
 const SVG_TAGS = new Set([
