@@ -7,6 +7,7 @@ import { Composer } from "./composer.js";
 import { emptySession, openConversation } from "./conversation.js";
 import { byId, h, listen, setText } from "./dom.js";
 import { isKnown } from "./history.js";
+import { newId } from "./new-id.js";
 import { reasonOf } from "./reasons.js";
 import { recall, remember } from "./remembered.js";
 import * as store from "./store.js";
@@ -38,7 +39,7 @@ export function newKey() {
   const now = new Date();
   const two = (number) => String(number).padStart(2, "0");
   const day = `${now.getFullYear()}-${two(now.getMonth() + 1)}-${two(now.getDate())}`;
-  return `page-${day}-${two(now.getHours())}${two(now.getMinutes())}-${crypto.randomUUID().slice(0, 4)}`;
+  return `page-${day}-${two(now.getHours())}${two(now.getMinutes())}-${newId().slice(0, 4)}`;
 }
 
 function openSession(wanted) {

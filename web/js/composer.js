@@ -11,6 +11,7 @@
 
 import * as api from "./api.js";
 import { byId, h, icon, isSecondHalf, listen, setText } from "./dom.js";
+import { newId } from "./new-id.js";
 import { Queue } from "./queue.js";
 import { reasonOf } from "./reasons.js";
 import { recall, remember } from "./remembered.js";
@@ -215,7 +216,7 @@ export class Composer {
     }
     const again = this.unanswered?.text === text && this.unanswered.policy === this.policy.value;
     // The same id for the same message: should the daemon have it already, it is not sent twice.
-    const runId = again ? this.unanswered.runId : crypto.randomUUID();
+    const runId = again ? this.unanswered.runId : newId();
     const waits = this.mode() !== "send";
     let arrived;
     this.sends.set(runId, {
