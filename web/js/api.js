@@ -3,7 +3,8 @@
 //   await get(path), post(path, body?), put(path, body?), patch(path, body), del(path)
 //                               parsed JSON, or null for an empty answer
 //   await stop(path, body?)     a POST that must not wait behind anything and outlives the page
-//   all throw Problem {code, detail, status}; `code` is "network" when the daemon did not answer at all
+//   all throw Problem {code, detail, status}; `code` is "network" when the daemon did not answer at all, and
+//                               "unspeakable" when no address can name what was meant
 //   session(key), run(id)       the paths of these, escaped
 //   onSignedOut(fn)             called whenever an answer says that this browser is not signed in (any more)
 
@@ -16,6 +17,12 @@ export class Problem extends Error {
     this.detail = detail;
   }
 }
+
+/**
+ * A browser folds these, escaped or not, before it asks: the stop of a run called `..` would be the stop of
+ * everything.
+ */
+const FOLDED = /\/(?:\.|%2e){1,2}(?=[/?#]|$)/i;
 
 const signedOut = new Set();
 
@@ -57,6 +64,9 @@ export function stop(path, body = {}) {
 }
 
 async function ask(method, path, body, options = {}) {
+  if (FOLDED.test(path)) {
+    throw new Problem(0, "unspeakable", `no address can name a part of ${path}`);
+  }
   const request = {
     method,
     credentials: "same-origin",

@@ -6,6 +6,7 @@ import { language, oneLine, t } from "./texts.js";
 const MOST = 300;
 const TOLD = new Set([
   "network",
+  "unspeakable",
   "unauthorized",
   "forbidden",
   "missing_agent_id",
