@@ -5,7 +5,7 @@ import { Problem, get, patch, session } from "./api.js";
 import * as approvals from "./approvals.js";
 import { Composer } from "./composer.js";
 import { emptySession, openConversation } from "./conversation.js";
-import { byId, h, listen, setText } from "./dom.js";
+import { byId, h, isComposing, listen, setText } from "./dom.js";
 import { isKnown } from "./history.js";
 import { newId } from "./new-id.js";
 import { reasonOf } from "./reasons.js";
@@ -15,6 +15,7 @@ import { t } from "./texts.js";
 import * as toasts from "./toasts.js";
 
 const LAST = "quell.session";
+const DRAWERS = ["rail", "inspector"];
 
 let open = null;
 
@@ -128,25 +129,48 @@ function showRun(runId) {
 }
 
 /**
- * Esc stops, wherever the focus is, unless it belongs to something that is open above the chat or to a
- * keyboard that composes.
+ * Esc stops, wherever the focus is, unless it belongs to something that is open above the chat, to a search
+ * that it empties, or to a keyboard that composes.
  */
 function onEscape(event) {
   const other =
-    event.defaultPrevented || event.isComposing || event.repeat || store.get("route").view !== "chat";
+    event.defaultPrevented || isComposing(event) || event.repeat || store.get("route").view !== "chat";
   if (event.key !== "Escape" || other || document.querySelector("dialog[open]") || inMenu(event.target)) {
     return;
   }
-  if (open && open.composer.mode() !== "send") {
+  if (emptySearch(event.target)) {
+    event.preventDefault();
+  } else if (hasDrawer()) {
+    event.preventDefault();
+    closeDrawers();
+  } else if (open && open.composer.mode() !== "send") {
     event.preventDefault();
     open.composer.stop();
-    return;
+  } else {
+    closeDrawers();
   }
-  closeDrawers();
+}
+
+/** True when there was something to empty. Some browsers do it by themselves, some do not. */
+function emptySearch(field) {
+  if (!field.matches?.("input[type=search]") || field.value === "") {
+    return false;
+  }
+  field.value = "";
+  field.dispatchEvent(new Event("input", { bubbles: true }));
+  return true;
+}
+
+/** True when something lies above the chat; in a wide window the same things stand beside it. */
+function hasDrawer() {
+  return DRAWERS.some(
+    (name) =>
+      document.body.classList.contains(`${name}-open`) && getComputedStyle(byId(name)).position === "fixed",
+  );
 }
 
 function closeDrawers() {
-  for (const name of ["rail", "inspector"]) {
+  for (const name of DRAWERS) {
     document.body.classList.remove(`${name}-open`);
     byId(`${name}-toggle`).setAttribute("aria-expanded", "false");
   }

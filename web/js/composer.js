@@ -10,7 +10,7 @@
 //     close()        its elements are the next one's; answers that are still to come touch them no more
 
 import * as api from "./api.js";
-import { byId, h, icon, isSecondHalf, listen, setText } from "./dom.js";
+import { byId, h, icon, isComposing, isSecondHalf, listen, setText } from "./dom.js";
 import { newId } from "./new-id.js";
 import { Queue } from "./queue.js";
 import { reasonOf } from "./reasons.js";
@@ -303,8 +303,7 @@ export class Composer {
   }
 
   onKey(event) {
-    // While letters are being composed, Enter belongs to the keyboard; 229 is what some browsers say instead.
-    if (event.key === "Enter" && !event.shiftKey && !event.isComposing && event.keyCode !== 229) {
+    if (event.key === "Enter" && !event.shiftKey && !isComposing(event)) {
       event.preventDefault();
       this.send();
     }

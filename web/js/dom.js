@@ -9,6 +9,8 @@
 //   setText(element, text)           writes only when it differs, so that nothing is announced twice
 //   keyed(parent, items, keyOf, make, update?)   one child per item, kept by its key, in the items' order
 //   listen(target, type, fn, options?)           adds a listener; gives the function that removes it
+//   isComposing(event)                           of a key that belongs to the keyboard: letters are being put
+//                                                together
 //   isSecondHalf(event)                          of a double click: it was not meant for what the first one
 //                                                has put in its place; a third click is meant again
 
@@ -138,6 +140,11 @@ export function keyed(parent, items, keyOf, make, update) {
 export function listen(target, type, fn, options) {
   target.addEventListener(type, fn, options);
   return () => target.removeEventListener(type, fn, options);
+}
+
+/** 229 is what some browsers say of the key that ends it, when they call it ended already. */
+export function isComposing(event) {
+  return event.isComposing || event.keyCode === 229;
 }
 
 export function isSecondHalf({ detail }) {
