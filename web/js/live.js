@@ -201,7 +201,7 @@ async function greet() {
       client: { id: "quell-page", version: wanted.version, platform: "web", mode: "ui" },
       role: "operator",
       scopes: ["operator.read", "operator.write", "operator.admin"],
-      caps: [],
+      caps: ["run-events"],
     });
     await send("sessions.subscribe", {});
   } catch {
