@@ -6,7 +6,7 @@ import * as api from "./api.js";
 import { treeOf } from "./agent-tree.js";
 import { h, icon, keyed, setText } from "./dom.js";
 import { framed } from "./frame.js";
-import { reasonOf } from "./reasons.js";
+import { stopFailure } from "./reasons.js";
 import { phaseMark, updatePhase } from "./run-row.js";
 import { shortId } from "./short-id.js";
 import * as store from "./store.js";
@@ -152,7 +152,7 @@ async function stop(id, scope) {
       toasts.info(t("agents.stop.nothing"));
     }
   } catch (problem) {
-    const told = t("agents.stop.failed", { reason: reasonOf(problem) });
+    const told = stopFailure("agents.stop.failed", problem);
     console.error(told, problem);
     toasts.error(told);
   }

@@ -10,7 +10,7 @@
 
 import * as api from "./api.js";
 import { h, icon, keyed, setText } from "./dom.js";
-import { reasonOf } from "./reasons.js";
+import { stopFailure } from "./reasons.js";
 import * as store from "./store.js";
 import { oneLine, t } from "./texts.js";
 import * as toasts from "./toasts.js";
@@ -109,7 +109,7 @@ export class Queue {
       }
     } catch (problem) {
       button.disabled = false;
-      toasts.error(t("stop.failed", { reason: reasonOf(problem) }));
+      toasts.error(stopFailure("stop.failed", problem));
     }
     store.refresh("runs");
   }

@@ -22,6 +22,14 @@ const TOLD = new Set([
 ]);
 
 /**
+ * What is told of a stop that was not confirmed. `key` names the text for one that the daemon refused; where no
+ * answer came, the stop may have arrived all the same.
+ */
+export function stopFailure(key, problem) {
+  return problem.code === "network" ? t("stop.unanswered") : t(key, { reason: reasonOf(problem) });
+}
+
+/**
  * The reason of a Problem. The daemon says what happened to just this request, in English; who reads another
  * language gets the page's own sentence where there is one, and so does everybody where the daemon did not
  * say anything.

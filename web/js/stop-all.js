@@ -5,7 +5,7 @@ import * as api from "./api.js";
 import { byId, h, icon, isSecondHalf, listen } from "./dom.js";
 import { coveredByStopAll } from "./facts.js";
 import * as live from "./live.js";
-import { reasonOf } from "./reasons.js";
+import { stopFailure } from "./reasons.js";
 import { begun, processesSeen, runEnded, standing, summary } from "./stop-progress.js";
 import * as store from "./store.js";
 import { counted, millis, oneLine, t } from "./texts.js";
@@ -133,7 +133,7 @@ async function order(parts, work, body) {
       look(parts, work);
     }
   } catch (problem) {
-    work.problem = t("stop-all.failed", { reason: reasonOf(problem) });
+    work.problem = stopFailure("stop-all.failed", problem);
     if (!body.force) {
       failed(parts, work);
     }
@@ -141,7 +141,7 @@ async function order(parts, work, body) {
   store.refresh("runs", "processes", "approvals", "hold");
 }
 
-/** Nothing was stopped: the same button tries again. */
+/** Nothing was stopped as far as one knows: the same button tries again. */
 function failed(parts, work) {
   work.leave();
   work.done = true;

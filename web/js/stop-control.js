@@ -17,7 +17,7 @@ import * as api from "./api.js";
 import { asking, modeOf, stillAsked, stoppedNothing } from "./asked-stop.js";
 import { setText } from "./dom.js";
 import * as live from "./live.js";
-import { reasonOf } from "./reasons.js";
+import { stopFailure } from "./reasons.js";
 import { heldLine, receiptLine } from "./receipt.js";
 import { oneLine, t } from "./texts.js";
 
@@ -68,7 +68,7 @@ export class StopControl {
         throw error;
       }
       this.drop(asked);
-      this.facts.failed(t("stop.failed", { reason: reasonOf(error) }));
+      this.facts.failed(stopFailure("stop.failed", error));
     }
     this.facts.changed();
   }

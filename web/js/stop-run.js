@@ -3,7 +3,7 @@
 
 import * as api from "./api.js";
 import { h, icon } from "./dom.js";
-import { reasonOf } from "./reasons.js";
+import { stopFailure } from "./reasons.js";
 import { shortId } from "./short-id.js";
 import * as store from "./store.js";
 import { t } from "./texts.js";
@@ -56,7 +56,7 @@ async function stopRun(runId, force) {
   try {
     await api.stop(`${api.run(runId)}/stop`, force ? { force: true } : {});
   } catch (problem) {
-    const told = t("run.stop.failed", { reason: reasonOf(problem) });
+    const told = stopFailure("run.stop.failed", problem);
     console.error(told, problem);
     toasts.error(told);
   }

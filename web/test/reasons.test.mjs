@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
 
-import { reasonOf } from "../js/reasons.js";
+import { reasonOf, stopFailure } from "../js/reasons.js";
 import { useTexts } from "../js/texts.js";
 
 const table = JSON.parse(readFileSync(new URL("../texts.json", import.meta.url), "utf8"));
@@ -42,4 +42,14 @@ test("a reason stays in its line", () => {
   inLanguage("en");
   const told = reasonOf({ code: "x", detail: `one\ntwo\u001b[2J ${"long ".repeat(500)}`, status: 500 });
   assert.ok(told.startsWith("one two [2J ") && told.length <= 300 && told.endsWith("…"));
+});
+
+test("a stop without an answer is not said to have failed", () => {
+  for (const language of ["en", "ko", "zh"]) {
+    inLanguage(language);
+    const lost = stopFailure("stop-all.failed", { code: "network", detail: "", status: 0 });
+    assert.equal(lost, table["stop.unanswered"][language]);
+    const refused = stopFailure("stop-all.failed", { code: "something_new", detail: "why", status: 418 });
+    assert.equal(refused, table["stop-all.failed"][language].replace("{reason}", "why"));
+  }
 });

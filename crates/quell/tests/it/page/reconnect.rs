@@ -28,9 +28,9 @@ async fn a_page_outlives_its_daemon() {
     // What is known stays in sight.
     browser.reads("article.turn[data-role=assistant]", "what was said before").await;
     assert_eq!(browser.value("document.querySelector('#message').value").await, "half a thou");
-    // A stop that cannot be sent is not silent.
+    // A stop that nobody answers is not silent, and not said to have failed.
     browser.click("#send").await;
-    scene.toast("error", "Could not stop").await;
+    scene.toast("error", "No answer: whether it was stopped is not known").await;
 
     let (home, address) = (scene.daemon.home().clone(), scene.daemon.address().to_owned());
     scene.daemon = home.start_on(exe(), &address).await;
