@@ -250,7 +250,8 @@ function fill(select, values, chosen) {
 async function choose(change) {
   const mine = open;
   const before = mine.config;
-  // What was chosen stays chosen while the daemon is asked; another agent brings its own model.
+  // What was chosen stays chosen while the daemon is asked. An agent that is chosen alone brings its own model:
+  // one that was chosen for the session before is dropped.
   mine.config = change.agent ? { agent: change.agent } : { ...before, model: { value: change.model } };
   showChoices();
   try {
