@@ -111,3 +111,36 @@ async fn messages_wait_are_withdrawn_and_come_back_by_a_stop() {
 /// Chooses an entry of the list of policies, as a person's choice is told to the page.
 const CHOOSE: &str = "const list = document.querySelector('#busy-policy'); list.value = arguments[0];
     list.dispatchEvent(new Event('input', {bubbles: true})); list.dispatchEvent(new Event('change', {bubbles: true}));";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_comes_late_leaves_the_session_alone_that_is_open_by_then() {
+    if is_skipped() {
+        return;
+    }
+    let scene = Scene::open().await;
+    let browser = &scene.browser;
+    scene.sign_in().await;
+    scene.session("first").await;
+    let hold = "const send = window.fetch; window.fetch = (...words) => {
+          if (!String(words[0]).endsWith('/first/runs')) return send(...words);
+          return new Promise((_, fail) => {
+            window.__lose = () => { window.fetch = send; fail(new TypeError('the network is gone')); };
+          });
+        };";
+    browser.run(hold, &[]).await;
+    scene.say("for the first").await;
+    browser.until("window.__lose").await;
+    scene.session("second").await;
+    browser.until("document.querySelector('#message').value === ''").await;
+    scene.streaming("at work").await;
+
+    browser.run("window.__lose();", &[]).await;
+    scene.toast("error", "first: Not sent").await;
+    assert_eq!(browser.value("document.querySelector('#send').dataset.mode").await, "stop");
+    assert_eq!(browser.value("document.querySelector('#message').value").await, "", "the text is not the second's");
+    browser.click("#send").await;
+    browser.reads("article.turn.stopped .receipt-line", "stopped in ").await;
+    scene.session("first").await;
+    browser.until("document.querySelector('#message').value === 'for the first'").await;
+    browser.assert_quiet(&[]).await;
+}

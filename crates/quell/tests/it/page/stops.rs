@@ -59,6 +59,17 @@ async fn a_stop_by_button_and_by_esc_ends_in_a_receipt() {
     scene.mode("send").await;
     browser.until("document.querySelectorAll('article.turn.stopped .receipt-line').length === 3").await;
 
+    // Nor does it while it empties a search, and the second half of a double click on Send stops nothing, either.
+    scene.streaming("The fourth part").await;
+    browser.fill("#session-search", "a word").await;
+    browser.press(Key::Escape).await;
+    browser.until("document.querySelector('#session-search').value === ''").await;
+    let twice = "document.querySelector('#send').dispatchEvent(new MouseEvent('click', {bubbles: true, detail: 2}))";
+    browser.run(twice, &[]).await;
+    assert_eq!(browser.value("document.querySelector('#send').dataset.mode").await, "stop");
+    browser.press(Key::Escape).await;
+    browser.until("document.querySelectorAll('article.turn.stopped .receipt-line').length === 4").await;
+
     scene.model.script(Behaviour::text("Here it is."));
     scene.say("and now?").await;
     browser.reads("article.turn[data-role=assistant]", "Here it is.").await;
