@@ -187,10 +187,22 @@ async function copyCode(event) {
     return;
   }
   try {
-    await navigator.clipboard.writeText(button.parentElement.querySelector("code").textContent);
+    await toClipboard(button.parentElement.querySelector("code"));
     toasts.success(t("turn.copied"));
   } catch (error) {
     toasts.error(t("turn.copy-failed", { reason: error.message }));
+  }
+}
+
+/** The clipboard is given to secure pages only; elsewhere what is selected can be copied, by hand at worst. */
+async function toClipboard(code) {
+  if (navigator.clipboard) {
+    await navigator.clipboard.writeText(code.textContent);
+    return;
+  }
+  getSelection().selectAllChildren(code);
+  if (!document.execCommand("copy")) {
+    throw new Error(t("turn.copy-by-hand"));
   }
 }
 
