@@ -194,7 +194,7 @@ async function copyCode(event) {
   }
 }
 
-/** The clipboard is given to secure pages only; elsewhere what is selected can be copied, by hand at worst. */
+/** The clipboard is given to secure pages only; elsewhere what is selected is copied, by hand at worst. */
 async function toClipboard(code) {
   if (navigator.clipboard) {
     await navigator.clipboard.writeText(code.textContent);
@@ -262,8 +262,8 @@ function fill(select, values, chosen) {
 async function choose(change) {
   const mine = open;
   const before = mine.config;
-  // What was chosen stays chosen while the daemon is asked. An agent that is chosen alone brings its own model:
-  // one that was chosen for the session before is dropped.
+  // What was chosen stays chosen while the daemon is asked. An agent that is chosen alone brings its own
+  // model: one that was chosen for the session before is dropped.
   mine.config = change.agent ? { agent: change.agent } : { ...before, model: { value: change.model } };
   showChoices();
   try {

@@ -144,3 +144,29 @@ async fn an_answer_that_comes_late_leaves_the_session_alone_that_is_open_by_then
     browser.until("document.querySelector('#message').value === 'for the first'").await;
     browser.assert_quiet(&[]).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_run_view_keeps_to_its_address_whatever_the_chat_behind_it_does() {
+    if is_skipped() {
+        return;
+    }
+    let scene = Scene::open().await;
+    let browser = &scene.browser;
+    scene.sign_in().await;
+    scene.session("one").await;
+    scene.model.script(Behaviour::text("The first end.")).script(Behaviour::text("The second end."));
+    let first = scene.send("one", "begin").await;
+    browser.reads("article.turn[data-role=assistant]", "The first end.").await;
+    scene.ended(&first).await;
+    scene.go(&format!("#/r/{first}")).await;
+    let shows = |run: &str| format!("document.querySelector('#inspector').dataset.run === '{run}'");
+    browser.until(&shows(&first)).await;
+
+    let second = scene.send("one", "go on").await;
+    scene.ended(&second).await;
+    browser.reads("article.turn[data-role=assistant]", "The second end.").await;
+    assert_eq!(browser.value(&shows(&first)).await, true);
+    scene.session("one").await;
+    browser.until(&shows(&second)).await;
+    browser.assert_quiet(&[]).await;
+}
