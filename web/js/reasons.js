@@ -22,8 +22,8 @@ const TOLD = new Set([
 ]);
 
 /**
- * What is told of a stop that was not confirmed. `key` names the text for one that the daemon refused; where no
- * answer came, the stop may have arrived all the same.
+ * What is told of a stop that was not confirmed. `key` names the text for one that the daemon refused; where
+ * no answer came, the stop may have arrived all the same.
  */
 export function stopFailure(key, problem) {
   return problem.code === "network" ? t("stop.unanswered") : t(key, { reason: reasonOf(problem) });

@@ -84,7 +84,7 @@ test("a run that follows the stopped one is stopped gently and not said to be st
   stop.close();
 });
 
-test("a closed control writes nothing any more, asks nothing, and gives back what was withdrawn", async () => {
+test("a closed control writes and asks nothing any more, and gives back what was withdrawn", async () => {
   const { stop, line, facts, classes } = control();
   facts.now = [{ runId: "a", state: "running", stopping: false }];
   let answer;
