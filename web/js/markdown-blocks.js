@@ -13,12 +13,11 @@
 import { parseInline } from "./markdown-inline.js";
 
 const DEEPEST = 12;
-const FENCE = /^ {0,3}(`{3,}|~{3,})[ \t]*([^`]*)$/;
-const HEADING = /^ {0,3}(#{1,6})[ \t]+(.*)$/;
+const FENCE = /^ {0,3}(`{3,}|~{3,})([^`]*)$/;
+const HEADING = /^ {0,3}(#{1,6})[ \t]+(.*)$/s;
 const RULE = /^ {0,3}(?:(?:\*[ \t]*){3,}|(?:-[ \t]*){3,}|(?:_[ \t]*){3,})$/;
 const QUOTE = /^ {0,3}> ?/;
-const ITEM = /^( *)([-*+]|(\d{1,9})[.)])( +|$)(.*)$/;
-const DELIMITER = /^ {0,3}\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?[ \t]*$/;
+const ITEM = /^( *)([-*+]|(\d{1,9})[.)])( +|$)(.*)$/s;
 
 export class Blocks {
   #text = "";
@@ -245,9 +244,14 @@ function tableAt(lines, at) {
     at + 1 < lines.length &&
     lines[at].includes("|") &&
     lines[at + 1].includes("-") &&
-    DELIMITER.test(lines[at + 1]) &&
+    delimits(lines[at + 1]) &&
     cells(lines[at]).length === cells(lines[at + 1]).length
   );
+}
+
+/** Whether a line stands between the head of a table and its rows. */
+function delimits(line) {
+  return /^[|:\- \t]*$/.test(line) && cells(line).every((cell) => /^:?-+:?$/.test(cell));
 }
 
 function table(lines, at) {

@@ -13,13 +13,16 @@ const MOST_OPEN = 32;
 /** Brackets inside brackets; deeper ones are no link. */
 const DEEPEST = 32;
 const PUNCTUATION = /[!-/:-@[-`{-~]/;
-const BARE = /https?:\/\/[^\s<>"'`\u0000-\u0020]+/y;
+const BARE = /https?:\/\/[^\s<>"'`\u0000-\u0020]{1,2000}/y;
 const ANGLE = /<((?:https?:\/\/|mailto:)[^\s<>]{1,2000})>/y;
 const SPECIAL = /[\\`*_~[!<\nh]/g;
 
 export function parseInline(text) {
   return new Inline(text).parse();
 }
+
+/** Signs that end a sentence rather than an address. */
+const SENTENCE = ".,:;!?*_~";
 
 /** The address if it may be a link here, else null. */
 export function safeAddress(text) {
@@ -38,7 +41,8 @@ class Inline {
     this.at = 0;
     // The bottom frame is the whole; each frame above it is an emphasis that was opened and not closed yet.
     this.frames = [{ mark: null, children: [] }];
-    this.withoutCloser = new Map();
+    this.backticks = null;
+    this.noAddressBefore = 0;
   }
 
   parse() {
@@ -137,22 +141,16 @@ class Inline {
   }
 
   /**
-   * Where the next run of exactly `length` backticks begins; what was looked for in vain is not looked for
-   * again.
+   * Where the next run of exactly `length` backticks begins. All runs are found once; `from` only grows, so
+   * what lies before it is let go.
    */
   closer(length, from) {
-    if (this.withoutCloser.has(length)) {
-      return -1;
+    this.backticks ??= runsOfBackticks(this.text);
+    const runs = this.backticks.get(length) ?? [];
+    while (runs.length > 0 && runs[runs.length - 1] < from) {
+      runs.pop();
     }
-    const runs = /`+/g;
-    runs.lastIndex = from;
-    for (let run = runs.exec(this.text); run; run = runs.exec(this.text)) {
-      if (run[0].length === length) {
-        return run.index;
-      }
-    }
-    this.withoutCloser.set(length, true);
-    return -1;
+    return runs.length > 0 ? runs[runs.length - 1] : -1;
   }
 
   emphasis(letter) {
@@ -230,12 +228,7 @@ class Inline {
     if (end < 0) {
       return false;
     }
-    const target = this.text
-      .slice(close + 2, end)
-      .trim()
-      .replace(/\s+(?:"[^"]*"|'[^']*')$/, "")
-      .replace(/^<(.*)>$/, "$1");
-    const href = safeAddress(target);
+    const href = safeAddress(withoutTitle(this.text.slice(close + 2, end).trim()).replace(/^<(.*)>$/, "$1"));
     if (!href) {
       return false;
     }
@@ -293,21 +286,58 @@ class Inline {
 
   /** An address in running text ends before the punctuation of its sentence. */
   bareAddress() {
-    BARE.lastIndex = this.at;
-    const found = BARE.exec(this.text);
-    if (!found || /[\p{L}\p{N}]$/u.test(this.text.slice(Math.max(0, this.at - 2), this.at))) {
+    const insideWord = /[\p{L}\p{N}]$/u.test(this.text.slice(Math.max(0, this.at - 2), this.at));
+    if (insideWord || this.at < this.noAddressBefore) {
       return false;
     }
-    let shown = found[0].slice(0, LONGEST_TARGET).replace(/[.,:;!?*_~]+$/, "");
-    while (shown.endsWith(")") && shown.split(")").length > shown.split("(").length) {
-      shown = shown.slice(0, -1).replace(/[.,:;!?*_~]+$/, "");
+    BARE.lastIndex = this.at;
+    const found = BARE.exec(this.text);
+    if (!found) {
+      return false;
     }
+    const shown = found[0].slice(0, addressLength(found[0]));
     const href = safeAddress(shown);
     if (!href) {
+      // Looked at once and found to be none: the addresses that seem to begin inside it are none either.
+      this.noAddressBefore = this.at + found[0].length;
       return false;
     }
     this.add({ type: "link", href, children: [{ type: "text", text: shown }] });
     this.at += shown.length;
     return true;
   }
+}
+
+/** Where runs of backticks begin, by their length; the first one last. */
+function runsOfBackticks(text) {
+  const runs = new Map();
+  for (const { 0: run, index } of text.matchAll(/`+/g)) {
+    if (!runs.has(run.length)) {
+      runs.set(run.length, []);
+    }
+    runs.get(run.length).push(index);
+  }
+  runs.forEach((places) => places.reverse());
+  return runs;
+}
+
+/** A link's target without the title behind it: `address "title"`. */
+function withoutTitle(target) {
+  const quote = target[target.length - 1];
+  const open = quote === '"' || quote === "'" ? target.lastIndexOf(quote, target.length - 2) : -1;
+  return open > 0 && /\s/.test(target[open - 1]) ? target.slice(0, open).trimEnd() : target;
+}
+
+/** How much of a word is its address: not the sentence's signs behind it, and no bracket opened before it. */
+function addressLength(word) {
+  let open = 0;
+  for (const letter of word) {
+    open += letter === "(" ? 1 : letter === ")" ? -1 : 0;
+  }
+  let end = word.length;
+  while (end > 0 && (SENTENCE.includes(word[end - 1]) || (word[end - 1] === ")" && open < 0))) {
+    open += word[end - 1] === ")" ? 1 : 0;
+    end -= 1;
+  }
+  return end;
 }

@@ -1,13 +1,14 @@
 // Markdown as models write it, safely and while it streams: text in, elements out, never markup. Only the
 // block that is still open is made again when more text comes. It knows nothing of runs and sessions.
 //
-//   markdownView(root)     -> {write(text)}: shows the text so far; what was closed before stays the same
-//                          elements
+//   markdownView(root)     -> {write(text)}: shows the text so far, a moment later when showing it takes long;
+//                          what was closed before stays the same elements
 //   new Blocks()           -> {push(text) -> {keep, blocks}}: the first `keep` blocks are as they were,
 //                          `blocks` follow them
 //   parse(text)            the whole text as blocks (markdown-blocks.js has their form)
 
 import { h, icon } from "./dom.js";
+import { paced } from "./frame.js";
 import { Blocks, parse } from "./markdown-blocks.js";
 import { inFull, t } from "./texts.js";
 
@@ -19,7 +20,7 @@ export function markdownView(root) {
   const blocks = new Blocks();
   let openCode = null;
 
-  function write(text) {
+  function show(text) {
     const { keep, blocks: fresh } = blocks.push(text);
     if (goesOn(keep, fresh)) {
       return;
@@ -53,7 +54,7 @@ export function markdownView(root) {
     return true;
   }
 
-  return { write };
+  return { write: paced(show) };
 }
 
 function blockElement(block) {

@@ -3,6 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
+import { paced } from "../js/frame.js";
 import { Blocks, parse } from "../js/markdown-blocks.js";
 import { parseInline, safeAddress } from "../js/markdown-inline.js";
 
@@ -177,4 +178,63 @@ test("hostile text costs no more than its length", () => {
     const took = performance.now() - began;
     assert.ok(took < 1500, `${attack.slice(0, 12)}… took ${took} ms`);
   }
+});
+
+test("twice the text takes twice the time, not four times", () => {
+  const attacks = {
+    "addresses that are none": (n) => "http://%".repeat(n),
+    "brackets behind an address": (n) => `http://a${")".repeat(n * 8)}`,
+    "links that do not end": (n) => "[a](http://".repeat(n),
+    "a line of a table that is none": (n) => `a | b\n-${"\t".repeat(n * 4)}x`,
+    "titles that are none": (n) => `[](x${" ".repeat(1900)}y)`.repeat(n / 100),
+    "runs of backticks, each longer": (n) =>
+      Array.from({ length: Math.sqrt(n * 16) }, (_, length) => "`".repeat(length + 1)).join(" "),
+    "a fence that is none": (n) => `\`\`\`${" ".repeat(n * 4)}\``,
+    "a heading across a separator": (n) => `# ${" ".repeat(n * 4)}\u2028x`,
+  };
+  const fastest = (text) =>
+    Math.min(
+      ...[1, 2, 3].map(() => {
+        const began = performance.now();
+        parse(text);
+        return performance.now() - began;
+      }),
+    );
+  for (const [name, of] of Object.entries(attacks)) {
+    const [once, twice] = [fastest(of(8_000)), fastest(of(16_000))];
+    assert.ok(twice < 3 * once + 30, `${name}: ${once} ms, then ${twice} ms`);
+  }
+});
+
+test("what ends a word does not belong to its address", () => {
+  const shown = (word) => parseInline(word).find((node) => node.type === "link")?.children[0].text;
+  assert.equal(shown("https://example.org/a_(b))."), "https://example.org/a_(b)");
+  assert.equal(shown("https://example.org/a).)!"), "https://example.org/a");
+  assert.equal(shown("https://example.org/(a"), "https://example.org/(a");
+  assert.equal(shown("http://% http://b.org"), "http://b.org");
+});
+
+test("drawing that takes long is done less often, and the newest text is never left out", () => {
+  let clock = 0;
+  const [drawn, waiting] = [[], []];
+  const write = paced(
+    (text) => {
+      drawn.push(text);
+      clock += text.length;
+    },
+    () => clock,
+    (fn, ms) => waiting.push([fn, ms]),
+  );
+  write("a".repeat(10));
+  write("b");
+  write("c");
+  assert.deepEqual([drawn.length, waiting.length, waiting[0][1]], [1, 1, 80]);
+  clock += 80;
+  waiting.shift()[0]();
+  assert.equal(drawn.at(-1), "c");
+  clock += 8;
+  write("d".repeat(1000));
+  assert.equal(drawn.length, 3);
+  write("e");
+  assert.equal(waiting[0][1], 500, "however long it took");
 });
