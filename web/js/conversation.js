@@ -16,16 +16,21 @@
 //   conversation.newestRun()             the id of the run at the end, or null
 //   conversation.close()                 its place is the next one's; what it is told from then on is dropped
 
-import { Problem, get, run as runPath } from "./api.js";
+import { Problem } from "./api.js";
 import { h, icon, keyed } from "./dom.js";
 import { mergeNewest, pagesOf } from "./history.js";
 import * as live from "./live.js";
 import { receiptReader } from "./receipts.js";
-import { adopt, apply, fromHistory, newRun } from "./run.js";
+import { adopt, apply, fromHistory, newRun, UNKNOWN } from "./run.js";
+import { viewOf } from "./run-watch.js";
 import { stickToEnd } from "./scroll.js";
 import * as store from "./store.js";
 import { t, timeElement } from "./texts.js";
 import { TurnView } from "./turn.js";
+
+const ASK_AGAIN_MS = 1500;
+/** Lists of runs without one that is shown as active, after which it is asked for itself. */
+const MISSED_LISTS = 2;
 
 export function openConversation(key, place, actions) {
   const conversation = new Conversation(key, place, actions);
@@ -308,6 +313,8 @@ class Conversation {
         view: new TurnView(runId, this.actions),
         forget: null,
         sending: false,
+        missed: 0,
+        asking: false,
         told: false,
       };
       this.entries.set(runId, entry);
@@ -322,6 +329,7 @@ class Conversation {
     if (!this.loaded) {
       return;
     }
+    this.missFrom(store.get("runs"));
     for (const run of store.get("runs")) {
       if (run.sessionKey !== this.key || run.state === "queued") {
         continue;
@@ -333,6 +341,18 @@ class Conversation {
       }
     }
     this.showSubRuns();
+  }
+
+  /** The end of a run may have been lost: what is shown as active and listed no more is asked for. */
+  missFrom(runs) {
+    const listed = new Set(runs.map((run) => run.runId));
+    for (const entry of this.entries.values()) {
+      const missed = entry.run.state !== "ended" && !entry.sending && !listed.has(entry.run.runId);
+      entry.missed = missed ? entry.missed + 1 : 0;
+      if (entry.missed >= MISSED_LISTS) {
+        this.askFor(entry);
+      }
+    }
   }
 
   showSubRuns() {
@@ -354,12 +374,13 @@ class Conversation {
   }
 
   follow(entry) {
-    if (entry.forget || entry.run.state === "ended") {
+    if (this.closed || entry.forget || entry.run.state === "ended") {
       return;
     }
     entry.forget = live.follow(entry.run.runId, entry.run.seq, (event) => {
       if (event === null) {
-        this.vanished(entry);
+        entry.forget = null;
+        this.askFor(entry);
         return;
       }
       if (event.type === "step.started") {
@@ -374,19 +395,38 @@ class Conversation {
     this.touch(entry);
   }
 
-  /** The daemon does not know the run any more: the history says what became of it. */
-  async vanished(entry) {
-    entry.forget = null;
-    try {
-      const view = await get(runPath(entry.run.runId));
-      entry.run.state = view.state;
-      entry.run.verdict = view.verdict ?? entry.run.verdict;
-      entry.run.receipt = view.receipt ?? null;
-    } catch {
-      entry.run.state = "ended";
+  /**
+   * Asks how a run stands that nobody tells of: it is over, and its record says how, or it goes on and is
+   * followed again. As long as there is no answer, nothing is said of it.
+   */
+  async askFor(entry) {
+    if (entry.asking) {
+      return;
     }
-    this.touch(entry);
-    this.lookAgain();
+    entry.asking = true;
+    entry.missed = 0;
+    let view = await viewOf(entry.run.runId);
+    while (!this.closed && view?.state !== "ended" && !entry.forget && entry.run.state !== "ended") {
+      await new Promise((done) => setTimeout(done, ASK_AGAIN_MS));
+      if (view) {
+        this.follow(entry);
+      } else {
+        view = await viewOf(entry.run.runId);
+      }
+    }
+    entry.asking = false;
+    if (view?.state === "ended" && entry.run.state !== "ended") {
+      entry.forget?.();
+      // What was said at its end may have been missed with the end; the history has it.
+      Object.assign(entry.run, {
+        state: "ended",
+        verdict: view.verdict ?? entry.run.verdict ?? UNKNOWN,
+        receipt: view.receipt ?? null,
+        missed: true,
+      });
+      this.ended(entry);
+      this.touch(entry);
+    }
   }
 
   ended(entry) {
@@ -400,8 +440,14 @@ class Conversation {
   }
 
   runNews({ state, sessionKey, runId }) {
-    if (sessionKey === this.key && state === "ended" && !this.entries.has(runId)) {
+    if (sessionKey !== this.key || state !== "ended") {
+      return;
+    }
+    const entry = this.entries.get(runId);
+    if (!entry) {
       this.lookAgain();
+    } else if (entry.run.state !== "ended" && !entry.forget && !entry.sending) {
+      this.askFor(entry);
     }
   }
 

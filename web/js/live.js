@@ -8,7 +8,7 @@
 //   await request(method, params)  the payload, or throws Problem; fails at once while not live
 //   on(event, fn)                  fn(payload) for each event of that name -> function that forgets it
 //   follow(runId, after, fn)       fn(runEvent) for each event of a run behind number `after`, across
-//                                  reconnects; fn(null) when the run is unknown to the daemon -> function
+//                                  reconnects; fn(null) when the daemon refuses to tell of it -> function
 //                                  that stops it. Several may follow the same run.
 
 import { Problem } from "./api.js";
@@ -17,6 +17,9 @@ import { Problem } from "./api.js";
 const SILENCE_MS = 75_000;
 const FIRST_WAIT_MS = 250;
 const LONGEST_WAIT_MS = 8_000;
+const FOLLOW_AGAIN_MS = 2_000;
+/** The code of a request that will be refused again, however often it is made. */
+const REFUSED = "INVALID_REQUEST";
 
 const events = new Map();
 const stateListeners = new Set();
@@ -117,6 +120,11 @@ function begin(runId) {
   }
   request("runs.follow", { runId, after: stream.seq }).catch((problem) => {
     if (problem.code === "network" || followed.get(runId) !== stream) {
+      return;
+    }
+    if (problem.code !== REFUSED) {
+      // The daemon cannot just now, and says nothing of the run.
+      setTimeout(() => followed.get(runId) === stream && begin(runId), FOLLOW_AGAIN_MS);
       return;
     }
     followed.delete(runId);

@@ -14,6 +14,18 @@ const CHILDREN_MS = 1000;
 /** A run that started more than these is still shown, without what those held. */
 const MOST_CHILDREN = 48;
 
+/** A run as the daemon knows it, `{state: "ended"}` when it does not, null when it does not answer. */
+export async function viewOf(runId) {
+  try {
+    return await api.get(api.run(runId));
+  } catch (problem) {
+    if (!(problem instanceof api.Problem)) {
+      throw problem;
+    }
+    return problem.status === 404 ? { state: "ended" } : null;
+  }
+}
+
 /**
  * Calls `tell({view, children, problem})` at every change; `children` are the sub-runs by their ids. Gives
  * `{look, leave}`: `look()` asks at once, for when something is known to have happened; `isSeen()` says

@@ -7,6 +7,7 @@
 //   adopt(run, told)       corrects a run that was listened to by what its history tells (`told`, from
 //                          fromHistory)
 //   outcome(run)           "queued" | "running" | "stopping" | "ending" | "completed" | "failed" | "stopped"
+//                        | "unknown"
 //
 // A run:  {runId, seq, agent, state, startedAt, endedAt, steps, calls: Map, verdict, receipt, compacted, missed};
 //         from the history also asked, told
@@ -32,6 +33,9 @@ export function newRun(runId) {
     missed: false,
   };
 }
+
+/** What stands for the verdict of a run that is over and of which nobody knows how it ended. */
+export const UNKNOWN = { kind: "unknown" };
 
 export function outcome(run) {
   if (run.state === "ended" || run.state === "ending") {
@@ -222,6 +226,9 @@ function snapshot(run, event, gap) {
  */
 export function adopt(run, told) {
   run.told = told.told;
+  if (run.verdict?.kind === UNKNOWN.kind && told.verdict) {
+    run.verdict = told.verdict;
+  }
   // What we heard and nobody wrote down, because the daemon died, is all there is of it.
   if (run.missed && said(told) >= said(run)) {
     run.steps = told.steps;

@@ -22,6 +22,7 @@ const STATES = {
   completed: null,
   failed: { icon: "failed", text: "turn.state.failed" },
   stopped: { icon: "stop", text: "turn.state.stopped" },
+  unknown: { icon: "failed", text: "turn.state.unknown" },
 };
 
 export class TurnView {

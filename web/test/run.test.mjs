@@ -5,7 +5,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { itemsOf, mergeNewest } from "../js/history.js";
-import { adopt, apply, fromHistory, MOST_OUTPUT, newRun, outcome } from "../js/run.js";
+import { adopt, apply, fromHistory, MOST_OUTPUT, newRun, outcome, UNKNOWN } from "../js/run.js";
 
 /** Applies events with rising numbers, from `first` on. */
 function listen(run, events, first = run.seq + 1) {
@@ -237,4 +237,20 @@ test("pages of history and what runs now come in one order", () => {
   );
   assert.equal(mergeNewest([old], page).gap, true);
   assert.equal(mergeNewest([live], page).gap, false);
+});
+
+test("a run whose end nobody knows is not called completed, until its history says so", () => {
+  const run = listen(newRun("r"), [...started, { type: "text.delta", text: "Do" }]);
+  Object.assign(run, { state: "ended", verdict: UNKNOWN, missed: true });
+  assert.equal(outcome(run), "unknown");
+  const at = "2026-01-01T00:00:00Z";
+  adopt(
+    run,
+    fromHistory([
+      { runId: "r", at, role: "user", text: "?" },
+      { runId: "r", at, role: "assistant", text: "Done.", verdict: { kind: "completed" } },
+    ]),
+  );
+  assert.equal(outcome(run), "completed");
+  assert.equal(run.steps[0].text, "Done.");
 });
