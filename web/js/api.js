@@ -2,6 +2,7 @@
 //
 //   await get(path), post(path, body?), put(path, body?), patch(path, body), del(path)
 //                               parsed JSON, or null for an empty answer
+//   await getUntil(signal, path)  a GET that an AbortSignal can end
 //   await stop(path, body?)     a POST that must not wait behind anything and outlives the page
 //   all throw Problem {code, detail, status}; `code` is "network" when the daemon did not answer at all, and
 //                               "unspeakable" when no address can name what was meant
@@ -41,6 +42,11 @@ export function run(id) {
 
 export function get(path) {
   return ask("GET", path);
+}
+
+/** The same, given up with code "network" when the signal says so. */
+export function getUntil(signal, path) {
+  return ask("GET", path, undefined, { signal });
 }
 
 export function post(path, body) {

@@ -17,7 +17,7 @@
 //   conversation.close()                 its place is the next one's; what it is told from then on is dropped
 
 import { Problem } from "./api.js";
-import { h, icon, keyed } from "./dom.js";
+import { h, keyed } from "./dom.js";
 import { mergeNewest, pagesOf } from "./history.js";
 import * as live from "./live.js";
 import { receiptReader } from "./receipts.js";
@@ -31,6 +31,8 @@ import { TurnView } from "./turn.js";
 const ASK_AGAIN_MS = 1500;
 /** Lists of runs without one that is shown as active, after which it is asked for itself. */
 const MISSED_LISTS = 2;
+
+export { emptySession } from "./empty-session.js";
 
 export function openConversation(key, place, actions) {
   const conversation = new Conversation(key, place, actions);
@@ -483,21 +485,4 @@ class Conversation {
     this.dirty.forEach((entry) => entry.view.update(entry.run));
     this.dirty.clear();
   }
-}
-
-/** What an empty session shows: what to do next, here or in the terminal. */
-export function emptySession(key) {
-  return h(
-    "div",
-    { class: "empty" },
-    icon("chat"),
-    h("p", null, t("chat.empty")),
-    h("p", null, t("chat.empty-next")),
-    h("p", null, t("chat.empty-terminal")),
-    h("code", null, `quell chat --session ${shellWord(key)}`),
-  );
-}
-
-function shellWord(text) {
-  return /^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;
 }

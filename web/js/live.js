@@ -15,11 +15,22 @@ import { Problem } from "./api.js";
 
 /** The daemon ticks every 30 s; a socket that is silent for longer is dead, whatever it says. */
 const SILENCE_MS = 75_000;
+/** How long a connection may take until it is live. */
+const OPENING_MS = 10_000;
+/** How long an answer may take when there is a reason to think that nobody is there any more. */
+const PROBE_MS = 3_000;
 const FIRST_WAIT_MS = 250;
 const LONGEST_WAIT_MS = 8_000;
 const FOLLOW_AGAIN_MS = 2_000;
 /** The code of a request that will be refused again, however often it is made. */
 const REFUSED = "INVALID_REQUEST";
+
+/** What happens when the network may have come, gone or changed. */
+const waking = () => [
+  [window, "online"],
+  [window, "offline"],
+  [document, "visibilitychange"],
+];
 
 const events = new Map();
 const stateListeners = new Set();
@@ -39,14 +50,12 @@ export function start(version) {
   now = "connecting";
   wait = FIRST_WAIT_MS;
   open();
-  window.addEventListener("online", hurry);
-  document.addEventListener("visibilitychange", hurry);
+  waking().forEach(([target, name]) => target.addEventListener(name, hurry));
 }
 
 export function close() {
   wanted = null;
-  window.removeEventListener("online", hurry);
-  document.removeEventListener("visibilitychange", hurry);
+  waking().forEach(([target, name]) => target.removeEventListener(name, hurry));
   clearTimeout(retry);
   followed.clear();
   drop();
@@ -158,9 +167,10 @@ function open() {
   const scheme = location.protocol === "https:" ? "wss" : "ws";
   const mine = new WebSocket(`${scheme}://${location.host}/ws`);
   socket = mine;
+  listenOn(OPENING_MS);
   mine.onmessage = (message) => {
     if (socket === mine) {
-      listenOn();
+      listenOn(now === "live" ? SILENCE_MS : OPENING_MS);
       frame(JSON.parse(message.data));
     }
   };
@@ -171,12 +181,15 @@ function open() {
   };
 }
 
-function listenOn() {
+function listenOn(most) {
   clearTimeout(watchdog);
-  watchdog = setTimeout(() => {
-    drop();
-    lost();
-  }, SILENCE_MS);
+  watchdog = setTimeout(giveUp, most);
+}
+
+/** Nobody is there, whatever the socket says. */
+function giveUp() {
+  drop();
+  lost();
 }
 
 function frame(message) {
@@ -217,6 +230,7 @@ async function greet() {
     return;
   }
   wait = FIRST_WAIT_MS;
+  listenOn(SILENCE_MS);
   turn("live");
   for (const runId of followed.keys()) {
     begin(runId);
@@ -263,10 +277,25 @@ function lost() {
 }
 
 function hurry() {
-  if (wanted && now === "lost" && !socket && !document.hidden) {
+  if (!wanted || document.hidden) {
+    return;
+  }
+  if (now === "live") {
+    probe();
+  } else if (now === "lost" && !socket) {
     wait = FIRST_WAIT_MS;
     open();
   }
+}
+
+/** A daemon on this same machine outlives the network, so a network that went proves nothing by itself. */
+function probe() {
+  const mine = socket;
+  const late = setTimeout(() => socket === mine && giveUp(), PROBE_MS);
+  // A refusal is an answer, too.
+  request("health")
+    .catch(() => {})
+    .then(() => clearTimeout(late));
 }
 
 function turn(next) {

@@ -32,6 +32,8 @@ const SETTLE_MS = 80;
 /** And with a hundred runs at work they do not end: what is fetched is fetched this often at most. */
 const ROUND_MS = 400;
 const BEAT_MS = 2000;
+/** A fetch without an answer keeps all others waiting; and a line that is gone is not always told of. */
+const ANSWER_MS = 15_000;
 const ENDED = 50;
 const LONGEST_PAGE = 500;
 const SESSIONS = 100;
@@ -55,13 +57,13 @@ const slices = { ...NOTHING, me: null, route: { view: "chat" } };
 
 const fetchers = {
   agents: fetchAgents,
-  runs: async () => (await api.get("/api/runs?state=active")).items,
+  runs: async () => (await read("/api/runs?state=active")).items,
   ended: fetchEnded,
-  sessions: async () => api.get(sessionsPath()),
-  approvals: async () => (await api.get("/api/approvals")).items,
-  processes: async () => (await api.get("/api/processes")).items,
-  hold: async () => api.get("/api/hold"),
-  models: async () => (await api.get("/api/models")).items,
+  sessions: async () => read(sessionsPath()),
+  approvals: async () => (await read("/api/approvals")).items,
+  processes: async () => (await read("/api/processes")).items,
+  hold: async () => read("/api/hold"),
+  models: async () => (await read("/api/models")).items,
 };
 
 const listeners = new Map();
@@ -74,6 +76,8 @@ let beat = 0;
 let rounds = 0;
 let lastRound = 0;
 let fetching = false;
+/** The requests that are under way. */
+const under = new Set();
 let undo = [];
 
 export function get(slice) {
@@ -119,7 +123,7 @@ export function refresh(...names) {
 /** The list has all runs, the newest first, so those that are not over take places in it. */
 async function fetchEnded() {
   const limit = Math.min(LONGEST_PAGE, ENDED + slices.runs.length);
-  const { items } = await api.get(`/api/runs?limit=${limit}`);
+  const { items } = await read(`/api/runs?limit=${limit}`);
   return items.filter((run) => run.state === "ended").slice(0, ENDED);
 }
 
@@ -134,7 +138,7 @@ export async function moreSessions() {
   if (!before.nextCursor) {
     return;
   }
-  const page = await api.get(`${sessionsPath(SESSIONS)}&cursor=${encodeURIComponent(before.nextCursor)}`);
+  const page = await read(`${sessionsPath(SESSIONS)}&cursor=${encodeURIComponent(before.nextCursor)}`);
   if (slices.sessions === before) {
     put("sessions", { items: [...before.items, ...page.items], nextCursor: page.nextCursor });
   }
@@ -180,7 +184,9 @@ export function end() {
 
 function connectionChanged(state) {
   put("connection", state);
-  if (state === "live") {
+  if (state === "lost") {
+    under.forEach((request) => request.abort());
+  } else if (state === "live") {
     refresh(...Object.keys(fetchers));
   }
 }
@@ -204,7 +210,7 @@ function agentChanged({ agentId, computeStatus, activeRuns, change }) {
 async function fetchAgents() {
   rounds += 1;
   const round = rounds;
-  const { items } = await api.get("/api/agents");
+  const { items } = await read("/api/agents");
   return items.map((agent) => {
     const event = told.get(agent.id);
     return event?.round >= round
@@ -228,6 +234,18 @@ function onBeat() {
   const alive = slices.processes.some((process) => !process.endedAt);
   if (slices.runs.length > 0 || alive) {
     refresh("runs", "processes", "agents");
+  }
+}
+
+async function read(path) {
+  const mine = new AbortController();
+  under.add(mine);
+  const late = setTimeout(() => mine.abort(), ANSWER_MS);
+  try {
+    return await api.getUntil(mine.signal, path);
+  } finally {
+    under.delete(mine);
+    clearTimeout(late);
   }
 }
 
