@@ -12,7 +12,7 @@ import * as store from "./store.js";
 import { ago, counted, exactTime, language, oneLine, setLanguage, t } from "./texts.js";
 import * as toasts from "./toasts.js";
 
-const SLICES = ["runs", "processes", "approvals", "connection", "hold", "me"];
+const SLICES = ["runs", "processes", "approvals", "connection", "behind", "hold", "me"];
 const AGE_MS = 10_000;
 
 export function mount(root) {
@@ -73,7 +73,7 @@ function draw(root) {
   drawNumber(root, "runs", runs.length, queued > 0 ? t("fact.queued", { n: queued }) : "");
   drawNumber(root, "processes", aliveProcesses(runs, store.get("processes")), "");
   drawNumber(root, "approvals", store.get("approvals").length, "");
-  drawConnection(fact(root, "connection"), store.get("connection"));
+  drawConnection(fact(root, "connection"), store.get("connection"), store.get("behind"));
   drawHold(byId("hold"), store.get("hold"));
 }
 
@@ -88,10 +88,11 @@ function drawNumber(root, of, number, more) {
   element.setAttribute("aria-label", tip);
 }
 
-function drawConnection(element, state) {
+function drawConnection(element, state, behind) {
+  const word = state === "live" && behind.length > 0 ? "behind" : state;
   element.dataset.state = state;
-  setText(element.lastElementChild, t(`fact.connection.${state}`));
-  element.title = t(`fact.connection.${state}.tip`);
+  setText(element.lastElementChild, t(`fact.connection.${word}`));
+  element.title = t(`fact.connection.${word}.tip`);
 }
 
 function drawHold(button, hold) {

@@ -96,8 +96,13 @@ function enterShell() {
     approvals.mount(byId("approvals"), { empty: approvals.emptyInbox }),
     inspector.mount(byId("inspector")),
     drawers(),
-    store.subscribe("connection", (state) => document.body.classList.toggle("stale", state !== "live")),
+    ...["connection", "behind"].map((slice) => store.subscribe(slice, markStale)),
   ];
+}
+
+function markStale() {
+  const stale = store.get("connection") !== "live" || store.get("behind").length > 0;
+  document.body.classList.toggle("stale", stale);
 }
 
 function leaveShell() {

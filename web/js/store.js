@@ -10,6 +10,7 @@
 //
 //   slice        value
 //   connection   "live" | "connecting" | "lost"
+//   behind       [slice]: those that could not be fetched and may be old; they are tried again
 //   me           {principal, scope, version} or null when signed out
 //   route        {view: "chat"|"runs"|"run"|"agents"|"approvals", key?: session, run?: run id}
 //   inspected    id of the run that the inspector shows, or null; views call inspect(runId)
@@ -34,6 +35,9 @@ const ROUND_MS = 400;
 const BEAT_MS = 2000;
 /** A fetch without an answer keeps all others waiting; and a line that is gone is not always told of. */
 const ANSWER_MS = 15_000;
+/** The first pause before what failed is fetched again, and the longest. */
+const AGAIN_MS = 1_000;
+const LONGEST_AGAIN_MS = 16_000;
 const ENDED = 50;
 const LONGEST_PAGE = 500;
 const SESSIONS = 100;
@@ -42,6 +46,7 @@ const MOST_SESSIONS = 1000;
 /** What is known of a daemon before it was asked. */
 const NOTHING = {
   connection: "connecting",
+  behind: [],
   inspected: null,
   agents: [],
   runs: [],
@@ -76,6 +81,8 @@ let beat = 0;
 let rounds = 0;
 let lastRound = 0;
 let fetching = false;
+/** The pause that comes next for slices whose last fetch failed, and what waits for its end. */
+const again = new Map();
 /** The requests that are under way. */
 const under = new Set();
 let undo = [];
@@ -177,16 +184,20 @@ export function end() {
   timer = 0;
   due.clear();
   told.clear();
+  again.forEach(({ timer: waits }) => clearTimeout(waits));
+  again.clear();
   search = "";
   // Whoever signs in next is not shown what the one before was.
   Object.assign(slices, NOTHING);
 }
 
 function connectionChanged(state) {
-  put("connection", state);
-  if (state === "lost") {
+  if (state === "lost" || slices.connection === "lost") {
+    // What was asked on a line that is gone, or while there was none, may never be answered.
     under.forEach((request) => request.abort());
-  } else if (state === "live") {
+  }
+  put("connection", state);
+  if (state === "live") {
     refresh(...Object.keys(fetchers));
   }
 }
@@ -263,9 +274,9 @@ async function fetchDue() {
     }
   } finally {
     fetching = false;
-  }
-  if (due.size > 0) {
-    refresh();
+    if (due.size > 0) {
+      refresh();
+    }
   }
 }
 
@@ -273,12 +284,40 @@ async function fetchSlice(name) {
   try {
     const value = await fetchers[name]();
     if (beat) {
+      caughtUp(name);
       put(name, value);
     }
   } catch (error) {
     if (!(error instanceof api.Problem)) {
       throw error;
     }
-    // What could not be fetched stays as it was; the connection's state says that it may be old.
+    // Who may not see it, or is not signed in any more, is not helped by asking again.
+    if (beat && error.status !== 401 && error.status !== 403) {
+      fellBehind(name);
+    }
+  }
+}
+
+/** What could not be fetched stays as it was, is said to be old, and is fetched again after a while. */
+function fellBehind(name) {
+  const before = again.get(name);
+  clearTimeout(before?.timer);
+  const pause = before?.next ?? AGAIN_MS;
+  const timer = setTimeout(() => refresh(name), pause);
+  again.set(name, { next: Math.min(2 * pause, LONGEST_AGAIN_MS), timer });
+  tellBehind();
+}
+
+function caughtUp(name) {
+  if (again.has(name)) {
+    clearTimeout(again.get(name).timer);
+    again.delete(name);
+    tellBehind();
+  }
+}
+
+function tellBehind() {
+  if (slices.behind.length !== again.size) {
+    put("behind", [...again.keys()]);
   }
 }
