@@ -57,8 +57,17 @@ export function size(bytes) {
 }
 
 const CONTROL = /[\u0000-\u001f\u007f-\u009f]/g;
-const INVISIBLE =
-  /[\u0000-\u0009\u000b-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/gu;
+/**
+ * Signs that show nothing or turn a line around: controls (a line break stays one), and what Unicode calls format
+ * characters or lets a font leave out, and the empty Braille cell. The terminal has the same ones.
+ */
+const UNSEEN = [
+  "\\u{ad}\\u{34f}\\u{600}-\\u{605}\\u{61c}\\u{6dd}\\u{70f}\\u{890}-\\u{891}\\u{8e2}\\u{115f}-\\u{1160}",
+  "\\u{17b4}-\\u{17b5}\\u{180b}-\\u{180f}\\u{200b}-\\u{200f}\\u{2028}-\\u{202e}\\u{2060}-\\u{206f}",
+  "\\u{2800}\\u{3164}\\u{fe00}-\\u{fe0f}\\u{feff}\\u{ffa0}\\u{fff0}-\\u{fffb}\\u{110bd}\\u{110cd}",
+  "\\u{13430}-\\u{1343f}\\u{1bca0}-\\u{1bca3}\\u{1d173}-\\u{1d17a}\\u{e0000}-\\u{e0fff}",
+];
+const INVISIBLE = new RegExp(`[\\0-\\x09\\x0b-\\x1f\\x7f-\\x9f${UNSEEN.join("")}]`, "gu");
 
 export function oneLine(text, most) {
   const line = text
@@ -80,6 +89,11 @@ export function inFull(text) {
   });
 }
 
+/** A name is one line, whatever stands in it: a break would let it pass for several arguments. */
+function nameInFull(name) {
+  return inFull(name).replaceAll("\n", "\\n");
+}
+
 export function callInFull(args) {
   if (args === null || typeof args !== "object" || Array.isArray(args)) {
     return [inFull(JSON.stringify(args) ?? "")];
@@ -88,9 +102,9 @@ export function callInFull(args) {
   for (const [name, value] of Object.entries(args)) {
     const text = inFull(typeof value === "string" ? value : JSON.stringify(value));
     if (text.includes("\n")) {
-      lines.push(`${inFull(name)}:`, ...text.split("\n").map((line) => `  | ${line}`));
+      lines.push(`${nameInFull(name)}:`, ...text.split("\n").map((line) => `  | ${line}`));
     } else {
-      lines.push(`${inFull(name)}: ${text}`);
+      lines.push(`${nameInFull(name)}: ${text}`);
     }
   }
   return lines;
@@ -107,5 +121,5 @@ export function argumentLine(args) {
   if (entries.length === 1) {
     return oneLine(inFull(shown(main[1])), 200);
   }
-  return oneLine(entries.map(([name, value]) => `${inFull(name)}: ${inFull(shown(value))}`).join(" · "), 200);
+  return oneLine(entries.map(([name, value]) => `${nameInFull(name)}: ${inFull(shown(value))}`).join(" · "), 200);
 }

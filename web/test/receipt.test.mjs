@@ -109,6 +109,20 @@ test("foreign text cannot hide or turn a line around", () => {
   assert.deepEqual(callInFull("x"), ['"x"']);
 });
 
+test("what somebody decides about is shown whole, in the same words as in the terminal", () => {
+  const samples = JSON.parse(readFileSync(new URL("in-full.json", import.meta.url), "utf8"));
+  assert.ok(samples.length > 5);
+  for (const { arguments: given, lines } of samples) {
+    assert.deepEqual(callInFull(given), lines);
+  }
+  for (let code = 0; code < 0x110000; code += 1) {
+    const sign = String.fromCodePoint(code);
+    if (/[\p{Default_Ignorable_Code_Point}\p{Cf}\p{Cc}\p{Zl}\p{Zp}]/u.test(sign) && sign !== "\n") {
+      assert.notEqual(inFull(sign), sign, `U+${code.toString(16)}`);
+    }
+  }
+});
+
 test("a call in one line", () => {
   assert.equal(argumentLine({ command: "cargo test" }), "cargo test");
   assert.equal(argumentLine({ path: "a.txt", limit: 3 }), "path: a.txt · limit: 3");

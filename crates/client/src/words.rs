@@ -123,26 +123,58 @@ pub fn harmless(text: &str) -> String {
 }
 
 /// Foreign text as somebody has to see it who decides about it: nothing is left out, and what would be invisible or would
-/// turn the text around (control characters, marks of width zero and of direction) is spelt out.
+/// turn the text around (control characters, marks of width zero and of direction, fillers, tags) is spelt out.
 #[must_use]
 pub fn in_full(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
             '\n' => shown.push(c),
-            '\u{61c}'
-            | '\u{ad}'
-            | '\u{feff}'
-            | '\u{200b}'..='\u{200f}'
-            | '\u{2028}'..='\u{202e}'
-            | '\u{2060}'..='\u{206f}' => {
-                shown.extend(c.escape_unicode());
-            }
+            c if is_unseen(c) => shown.extend(c.escape_unicode()),
             c if c.is_control() => shown.extend(c.escape_default()),
             c => shown.push(c),
         }
     }
     shown
+}
+
+/// Signs that show nothing or turn a line around: what Unicode calls format characters or lets a font leave out, the
+/// separators of lines and paragraphs, and the empty Braille cell. The page has the same ones (`web/js/words.js`).
+const fn is_unseen(c: char) -> bool {
+    matches!(
+        c,
+        '\u{ad}'
+            | '\u{34f}'
+            | '\u{600}'..='\u{605}'
+            | '\u{61c}'
+            | '\u{6dd}'
+            | '\u{70f}'
+            | '\u{890}'..='\u{891}'
+            | '\u{8e2}'
+            | '\u{115f}'..='\u{1160}'
+            | '\u{17b4}'..='\u{17b5}'
+            | '\u{180b}'..='\u{180f}'
+            | '\u{200b}'..='\u{200f}'
+            | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}'
+            | '\u{2800}'
+            | '\u{3164}'
+            | '\u{fe00}'..='\u{fe0f}'
+            | '\u{feff}'
+            | '\u{ffa0}'
+            | '\u{fff0}'..='\u{fffb}'
+            | '\u{110bd}'
+            | '\u{110cd}'
+            | '\u{13430}'..='\u{1343f}'
+            | '\u{1bca0}'..='\u{1bca3}'
+            | '\u{1d173}'..='\u{1d17a}'
+            | '\u{e0000}'..='\u{e0fff}'
+    )
+}
+
+/// The name of an argument is one line, whatever stands in it: a break would let it pass for several arguments.
+fn name_in_full(name: &str) -> String {
+    in_full(name).replace('\n', "\\n")
 }
 
 /// What a call is about, from its arguments: the command, the path, the address; else whatever comes first.
@@ -163,10 +195,10 @@ pub fn call_in_full(arguments: &Value) -> Vec<String> {
     for (name, value) in fields {
         let text = in_full(&value.as_str().map_or_else(|| value.to_string(), str::to_owned));
         if text.contains('\n') {
-            lines.push(format!("{}:", in_full(name)));
+            lines.push(format!("{}:", name_in_full(name)));
             lines.extend(text.split('\n').map(|line| format!("  | {line}")));
         } else {
-            lines.push(format!("{}: {text}", in_full(name)));
+            lines.push(format!("{}: {text}", name_in_full(name)));
         }
     }
     lines
@@ -238,5 +270,16 @@ mod tests {
         let lines = call_in_full(&call);
         let command = format!("command: {command}");
         assert_eq!(lines, ["background: true", &command, r#"env: {"A":1}"#, "input:", "  | one", "  | two"]);
+    }
+
+    #[test]
+    fn what_somebody_decides_about_is_shown_whole_in_the_same_words_as_on_the_page() {
+        let samples: Value = serde_json::from_str(include_str!("../../../web/test/in-full.json")).unwrap();
+        let samples = samples.as_array().unwrap();
+        assert!(samples.len() > 5);
+        for sample in samples {
+            let lines = serde_json::json!(call_in_full(&sample["arguments"]));
+            assert_eq!(lines, sample["lines"]);
+        }
     }
 }
