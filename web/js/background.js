@@ -12,6 +12,7 @@ import { age, exactTime, oneLine, size, t } from "./texts.js";
 import * as toasts from "./toasts.js";
 
 const READ_MS = 1000;
+const GONE = Symbol("gone");
 /** What is kept of an output on the page; the daemon keeps the rest. */
 const MOST_OUTPUT = 200_000;
 
@@ -181,14 +182,17 @@ async function end(process, kind, button) {
   }
 }
 
-/** Reads on for as long as the output is unfolded and more can come. Who has scrolled up stays there. */
+/**
+ * Reads on for as long as the output is unfolded, the tab is seen and more can come. Who has scrolled up stays
+ * there.
+ */
 async function read(process, viewer, output) {
   const path = pathOf(process);
   let next = 0;
   output.textContent = "";
   while (viewer.open && viewer.isConnected) {
     const part = await get(`${path}?after=${next}`);
-    if (part) {
+    if (part && part !== GONE) {
       next = part.next;
       append(output, part);
       if (!isAlive(part) && part.output === "") {
@@ -198,16 +202,29 @@ async function read(process, viewer, output) {
         return;
       }
     }
+    if (part === GONE) {
+      store.refresh("processes");
+      return;
+    }
     await new Promise((done) => setTimeout(done, part?.output ? READ_MS / 4 : READ_MS));
+    await seen();
   }
 }
 
+/** Resolves when the tab is in sight. */
+function seen() {
+  return document.hidden
+    ? new Promise((done) => document.addEventListener("visibilitychange", done, { once: true }))
+    : Promise.resolve();
+}
+
+/** What there is to read, null when there is no answer, GONE when there is nothing any more. */
 async function get(path) {
   try {
     return await api.get(path);
   } catch (problem) {
     if (problem instanceof api.Problem) {
-      return null;
+      return problem.status === 404 ? GONE : null;
     }
     throw problem;
   }

@@ -22,13 +22,14 @@ import { mergeNewest, pagesOf } from "./history.js";
 import * as live from "./live.js";
 import { receiptReader } from "./receipts.js";
 import { adopt, apply, fromHistory, newRun, UNKNOWN } from "./run.js";
-import { viewOf } from "./run-watch.js";
+import { endOf } from "./run-watch.js";
 import { stickToEnd } from "./scroll.js";
 import * as store from "./store.js";
 import { t, timeElement } from "./texts.js";
 import { TurnView } from "./turn.js";
 
-const ASK_AGAIN_MS = 1500;
+/** A tab is open for days: more turns than these are let go when the reader is at the end. */
+const MOST_ITEMS = 300;
 /** Lists of runs without one that is shown as active, after which it is asked for itself. */
 const MISSED_LISTS = 2;
 
@@ -57,10 +58,7 @@ class Conversation {
     this.receipts = receiptReader(place.scroll);
     this.nearTop = new IntersectionObserver(
       (seen) => seen.some((one) => one.isIntersecting) && this.loadOlder(),
-      {
-        root: place.scroll,
-        rootMargin: "600px 0px 0px",
-      },
+      { root: place.scroll, rootMargin: "600px 0px 0px" },
     );
     this.undo = [];
   }
@@ -188,13 +186,17 @@ class Conversation {
       await this.loadNewest();
       return;
     }
+    const long = this.isLong();
     await this.reading(
-      () => this.pages.look(),
+      () => (long ? this.pages.newest() : this.pages.look()),
       (page) => {
-        const { items, gap } = mergeNewest(this.items, page);
+        const { items, gap, older } = mergeNewest(this.items, page);
         if (gap && this.pages.hasOlder()) {
           this.loaded = false;
           this.items = [];
+        } else if (long) {
+          this.letGo(items.splice(0, older));
+          this.showPage(items);
         } else {
           this.showPage(items);
         }
@@ -202,6 +204,19 @@ class Conversation {
     );
     if (!this.loaded && !this.closed) {
       await this.loadNewest();
+    }
+  }
+
+  isLong() {
+    return this.items.length > MOST_ITEMS && this.end.isThere();
+  }
+
+  /** Old turns leave the page; who scrolls up reads them again. One that is not over stays followed. */
+  letGo(items) {
+    for (const { runId } of items) {
+      if (this.entries.get(runId)?.run.state === "ended") {
+        this.entries.delete(runId);
+      }
     }
   }
 
@@ -407,17 +422,10 @@ class Conversation {
     }
     entry.asking = true;
     entry.missed = 0;
-    let view = await viewOf(entry.run.runId);
-    while (!this.closed && view?.state !== "ended" && !entry.forget && entry.run.state !== "ended") {
-      await new Promise((done) => setTimeout(done, ASK_AGAIN_MS));
-      if (view) {
-        this.follow(entry);
-      } else {
-        view = await viewOf(entry.run.runId);
-      }
-    }
+    const isTold = () => this.closed || entry.forget || entry.run.state === "ended";
+    const view = await endOf(entry.run.runId, isTold, () => this.follow(entry));
     entry.asking = false;
-    if (view?.state === "ended" && entry.run.state !== "ended") {
+    if (view && entry.run.state !== "ended") {
       entry.forget?.();
       // What was said at its end may have been missed with the end; the history has it.
       Object.assign(entry.run, {
@@ -436,7 +444,7 @@ class Conversation {
     this.last = entry.run;
     store.refresh("sessions");
     // A run that answered was heard to its end; of others, the history says what the model sees.
-    if (entry.run.verdict?.kind !== "completed" || entry.run.missed) {
+    if (entry.run.verdict?.kind !== "completed" || entry.run.missed || this.isLong()) {
       this.lookAgain();
     }
   }

@@ -4,7 +4,8 @@
 //   pagesOf(key)     {newest(), older(), look(), hasOlder()}: items, oldest first; `older` goes on where the
 //                    last page ended, `look` reads the newest page again without losing that place
 //   await isKnown(key)         whether the daemon has this session: a session begins with its first message
-//   mergeNewest(shown, page)   the order after the newest page was read again; pure
+//   mergeNewest(shown, page)   the order after the newest page was read again; the first `older` of the items
+//                    are older than that page; pure
 //   itemsOf(messages)          items of the messages of a page; pure
 //
 // An item: {id, runId, messages} for a turn, {id, resetAt} for a place where the history was emptied.
@@ -72,12 +73,14 @@ export function mergeNewest(shown, page) {
   const fresh = new Set(page.map((item) => item.id));
   const meet = shown.findIndex((item) => fresh.has(item.id));
   // Runs that are not sealed yet are in no page, and come behind all that is.
-  const open = shown.filter((item) => !item.messages && !item.resetAt && !fresh.has(item.id));
+  const open = shown
+    .slice(Math.max(0, meet))
+    .filter((item) => !item.messages && !item.resetAt && !fresh.has(item.id));
   if (meet < 0) {
     const gap = shown.some((item) => item.messages);
     // More happened than a page holds: what is shown does not join on any more, and is read again when one
     // scrolls up.
-    return { items: [...page, ...open], gap };
+    return { items: [...page, ...open], gap, older: 0 };
   }
-  return { items: [...shown.slice(0, meet), ...page, ...open], gap: false };
+  return { items: [...shown.slice(0, meet), ...page, ...open], gap: false, older: meet };
 }

@@ -1,6 +1,6 @@
 // Looks at one run for as long as somebody wants to see it: often while it works, more often while it stops,
-// once more when it is over, and at the runs that it started. It knows the route and the times; what is shown
-// is for others.
+// once more when it is over, and at the runs that it started; or only for its end, when nobody tells of that.
+// It knows the route and the times; what is shown is for others.
 
 import * as api from "./api.js";
 import { subRunsOf } from "./ledger.js";
@@ -10,12 +10,29 @@ const RUNNING_MS = 250;
 const STOPPING_MS = 100;
 const QUEUED_MS = 1000;
 const AWAY_MS = 1000;
+const ASK_AGAIN_MS = 1500;
 const CHILDREN_MS = 1000;
 /** A run that started more than these is still shown, without what those held. */
 const MOST_CHILDREN = 48;
 
+/**
+ * The end of a run that nobody tells of, once there is one; null when it goes on and `isTold()` says that
+ * somebody tells of it again. `goesOn()` is called whenever it was asked and goes on.
+ */
+export async function endOf(runId, isTold, goesOn) {
+  let view = await viewOf(runId);
+  while (view?.state !== "ended" && !isTold()) {
+    await new Promise((done) => setTimeout(done, ASK_AGAIN_MS));
+    if (view) {
+      goesOn();
+    }
+    view = isTold() ? null : await viewOf(runId);
+  }
+  return view?.state === "ended" ? view : null;
+}
+
 /** A run as the daemon knows it, `{state: "ended"}` when it does not, null when it does not answer. */
-export async function viewOf(runId) {
+async function viewOf(runId) {
   try {
     return await api.get(api.run(runId));
   } catch (problem) {

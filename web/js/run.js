@@ -93,6 +93,8 @@ const TAKERS = {
     const call = callOf(run, event.callId);
     call.end = event.end;
     call.result = event.output;
+    // The result has it all; two copies in each call of a long session are one too many.
+    call.output = "";
     call.ms = event.ms;
     call.approval = null;
   },

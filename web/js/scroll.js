@@ -1,9 +1,10 @@
 // Keeps the end of a growing column in sight for as long as the reader is there, and leaves a reader who
 // scrolled up alone.
 //
-//   stickToEnd(scroll, content, button) -> {jump(), hold(change), close()}
+//   stickToEnd(scroll, content, button) -> {jump(), hold(change), isThere(), close()}
 //     jump()          goes to the end and stays there
 //     hold(change)    runs `change`, which adds something above, without moving what is in sight
+//     isThere()       whether the end is in sight
 
 import { listen } from "./dom.js";
 
@@ -54,5 +55,5 @@ export function stickToEnd(scroll, content, button) {
     button.hidden = true;
   }
 
-  return { jump, hold, close };
+  return { jump, hold, isThere: () => sticks, close };
 }

@@ -6,7 +6,7 @@ import { byId, h, icon, isSecondHalf, listen } from "./dom.js";
 import { coveredByStopAll } from "./facts.js";
 import * as live from "./live.js";
 import { stopFailure } from "./reasons.js";
-import { begun, processesSeen, runEnded, standing, summary } from "./stop-progress.js";
+import { begun, processesSeen, runEnded, runGone, standing, summary } from "./stop-progress.js";
 import * as store from "./store.js";
 import { counted, millis, oneLine, t } from "./texts.js";
 import * as toasts from "./toasts.js";
@@ -196,10 +196,7 @@ function left({ runs, processes }) {
 async function readMissing(progress) {
   const asked = standing(progress).waiting.slice(0, ASKED_AT_ONCE);
   try {
-    const views = await Promise.all(asked.map((id) => api.get(api.run(id))));
-    for (const view of views) {
-      runEnded(progress, view.runId, view.receipt);
-    }
+    await Promise.all(asked.map((id) => readRun(progress, id)));
     if (standing(progress).processes.left > 0) {
       processesSeen(progress, (await api.get("/api/processes")).items);
     }
@@ -207,6 +204,17 @@ async function readMissing(progress) {
     if (!(problem instanceof api.Problem)) {
       throw problem;
     }
+  }
+}
+
+async function readRun(progress, id) {
+  try {
+    runEnded(progress, id, (await api.get(api.run(id))).receipt);
+  } catch (problem) {
+    if (problem.status !== 404) {
+      throw problem;
+    }
+    runGone(progress, id);
   }
 }
 
@@ -230,7 +238,7 @@ function finish(parts, { line, content, left }) {
   parts.confirm.classList.remove("stop-button");
 }
 
-function told({ runs, slowestMs, processes, leftovers }, holdProblem) {
+function told({ runs, slowestMs, processes, leftovers, gone }, holdProblem) {
   const parts = [];
   if (runs > 0) {
     parts.push(
@@ -246,10 +254,16 @@ function told({ runs, slowestMs, processes, leftovers }, holdProblem) {
     parts.push(t("stop-all.no-leftovers"));
   }
   const content = leftovers.length > 0 ? [leftoverList(leftovers)] : [];
+  if (gone > 0) {
+    content.push(trouble(counted("stop-all.gone", gone)));
+  }
   if (holdProblem) {
     content.push(trouble(t("stop-all.hold-problem", { reason: oneLine(holdProblem, 200) })));
   }
   const left = leftovers.slice(0, MOST_NAMED).map(({ name }) => oneLine(name, 200));
+  if (gone > 0) {
+    left.push(counted("stop-all.gone", gone));
+  }
   if (holdProblem) {
     left.push(t("stop-all.hold-problem", { reason: oneLine(holdProblem, 200) }));
   }

@@ -1,6 +1,8 @@
 // How far a stop of everything has come, and how it ended. Pure. It knows receipts and process rows, no
 // element and no route.
 
+const GONE = Symbol("gone");
+
 /** What a stop covers, from its answer. A second, forcing stop answers the same runs as `ending`. */
 export function begun(answer) {
   return {
@@ -13,6 +15,13 @@ export function begun(answer) {
 export function runEnded(progress, runId, receipt) {
   if (progress.runs.has(runId) && receipt) {
     progress.runs.set(runId, receipt);
+  }
+}
+
+/** A run that the daemon does not know any more is over, and has left no receipt. */
+export function runGone(progress, runId) {
+  if (progress.runs.get(runId) === null) {
+    progress.runs.set(runId, GONE);
   }
 }
 
@@ -38,11 +47,11 @@ export function standing(progress) {
 }
 
 /**
- * What is told when all is over: the slowest run, what was ended, and everything that is still there, by
- * name.
+ * What is told when all is over: the slowest run, what was ended, everything that is still there, by name,
+ * and how many runs left no receipt.
  */
 export function summary(progress) {
-  const receipts = [...progress.runs].filter(([, receipt]) => receipt);
+  const receipts = [...progress.runs].filter(([, receipt]) => receipt && receipt !== GONE);
   const times = receipts.map(([, receipt]) => receipt.settledAt.ms ?? 0);
   const leftovers = receipts.flatMap(([runId, { leftovers: left }]) =>
     left.map(({ name }) => ({ runId, name })),
@@ -58,6 +67,7 @@ export function summary(progress) {
     processes:
       receipts.reduce((sum, [, receipt]) => sum + endedProcesses(receipt), 0) + progress.processes.size,
     leftovers,
+    gone: [...progress.runs.values()].filter((receipt) => receipt === GONE).length,
   };
 }
 

@@ -254,3 +254,14 @@ test("a run whose end nobody knows is not called completed, until its history sa
   assert.equal(outcome(run), "completed");
   assert.equal(run.steps[0].text, "Done.");
 });
+
+test("turns that were heard and never read again stand once, in their order", () => {
+  const heard = ["a", "b", "c", "d"].map((runId) => ({ id: `run ${runId}`, runId }));
+  const page = ["b", "c"].map((runId) => ({ id: `run ${runId}`, runId, messages: [{}] }));
+  const { items, older } = mergeNewest(heard, page);
+  assert.deepEqual(
+    items.map((item) => item.id),
+    ["run a", "run b", "run c", "run d"],
+  );
+  assert.equal(older, 1);
+});

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { begun, processesSeen, runEnded, standing, summary } from "../js/stop-progress.js";
+import { begun, processesSeen, runEnded, runGone, standing, summary } from "../js/stop-progress.js";
 import { at, ended, held } from "./ledger-fixtures.mjs";
 
 const ms = (time) => ({ ...at(time), ms: time });
@@ -48,7 +48,7 @@ test("a run that is not covered, and an end without a receipt, change nothing", 
 test("nothing to stop is over at once", () => {
   const progress = begun({ runIds: [], withdrawn: [] });
   assert.equal(standing(progress).over, true);
-  assert.deepEqual(summary(progress), { runs: 0, slowestMs: 0, processes: 0, leftovers: [] });
+  assert.deepEqual(summary(progress), { runs: 0, slowestMs: 0, processes: 0, leftovers: [], gone: 0 });
 });
 
 test("the summary has the slowest run, all processes that were ended, and every leftover by name", () => {
@@ -76,5 +76,14 @@ test("the summary has the slowest run, all processes that were ended, and every 
       { runId: "b", name: "pid 4242 (sudo), cannot be signalled" },
       { runId: "old", name: "pid 9 (mount), stuck" },
     ],
+    gone: 0,
   });
+});
+
+test("a run that was deleted meanwhile is over, and is not passed over in silence", () => {
+  const progress = begun({ runIds: ["a"] });
+  runGone(progress, "a");
+  runGone(progress, "of another stop");
+  assert.equal(standing(progress).over, true);
+  assert.deepEqual([summary(progress).runs, summary(progress).gone], [0, 1]);
 });
