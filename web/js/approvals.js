@@ -3,6 +3,7 @@
 // tools do.
 
 import * as api from "./api.js";
+import * as clock from "./clock.js";
 import { h, icon, keyed, setText } from "./dom.js";
 import { framed } from "./frame.js";
 import { reasonOf } from "./reasons.js";
@@ -168,7 +169,7 @@ async function answer(row, decision, button) {
 }
 
 function countDown(root) {
-  const now = Date.now();
+  const now = clock.now();
   for (const card of root.querySelectorAll("[data-expires]")) {
     const left = Date.parse(card.dataset.expires) - now;
     const element = card.querySelector(".countdown");

@@ -183,8 +183,8 @@ async function end(process, kind, button) {
 }
 
 /**
- * Reads on for as long as the output is unfolded, the tab is seen and more can come. Who has scrolled up stays
- * there.
+ * Reads on for as long as the output is unfolded, the tab is seen and more can come. Who has scrolled up
+ * stays there.
  */
 async function read(process, viewer, output) {
   const path = pathOf(process);

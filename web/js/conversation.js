@@ -17,6 +17,7 @@
 //   conversation.close()                 its place is the next one's; what it is told from then on is dropped
 
 import { Problem } from "./api.js";
+import * as clock from "./clock.js";
 import { h, keyed } from "./dom.js";
 import { mergeNewest, pagesOf } from "./history.js";
 import * as live from "./live.js";
@@ -108,7 +109,7 @@ class Conversation {
   sending(runId, text) {
     const entry = this.entryOf(runId);
     entry.sending = true;
-    entry.view.showAsked(text, new Date().toISOString(), t("turn.you"));
+    entry.view.showAsked(text, new Date(clock.now()).toISOString(), t("turn.you"));
     this.show([...this.items, { id: `run ${runId}`, runId }]);
     this.end.jump();
   }
@@ -139,7 +140,7 @@ class Conversation {
     const entry = this.entryOf(runId);
     entry.sending = false;
     if (text !== null) {
-      entry.view.showAsked(text, new Date().toISOString(), t("turn.you"));
+      entry.view.showAsked(text, new Date(clock.now()).toISOString(), t("turn.you"));
     }
     if (!this.items.some((item) => item.runId === runId)) {
       this.show([...this.items, { id: `run ${runId}`, runId }]);

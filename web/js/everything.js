@@ -2,6 +2,7 @@
 // newest ends. It takes all of it from the store; rows keep their elements, so that a thousand of them cost
 // only what has changed.
 
+import * as clock from "./clock.js";
 import * as background from "./background.js";
 import { h, icon, keyed, setText } from "./dom.js";
 import { runRows } from "./facts.js";
@@ -279,7 +280,7 @@ function drawEnded(part, runs) {
 
 /** Ages go on by themselves; everything else waits for news. */
 function tick(root) {
-  const now = Date.now();
+  const now = clock.now();
   for (const element of root.querySelectorAll(".age")) {
     setText(element, age(element.dataset.since, now) ?? "");
   }

@@ -12,6 +12,7 @@
 //                                  that stops it. Several may follow the same run.
 
 import { Problem } from "./api.js";
+import * as clock from "./clock.js";
 
 /** The daemon ticks every 30 s; a socket that is silent for longer is dead, whatever it says. */
 const SILENCE_MS = 75_000;
@@ -203,7 +204,10 @@ function frame(message) {
       asked.reject(new Problem(0, code, detail));
     }
   } else if (message.event === "connect.challenge") {
+    clock.heard(message.payload?.ts);
     greet();
+  } else if (message.event === "tick") {
+    clock.heard(message.payload?.ts);
   } else if (message.event === "run.event") {
     runEvent(message.payload);
   } else if (message.type === "event") {

@@ -1,8 +1,8 @@
 // Markdown as models write it, safely and while it streams: text in, elements out, never markup. Only the
 // block that is still open is made again when more text comes. It knows nothing of runs and sessions.
 //
-//   markdownView(root)     -> {write(text)}: shows the text so far, a moment later when showing it takes long;
-//                          what was closed before stays the same elements
+//   markdownView(root)     -> {write(text)}: shows the text so far, a moment later when showing it takes
+//                          long; what was closed before stays the same elements
 //   new Blocks()           -> {push(text) -> {keep, blocks}}: the first `keep` blocks are as they were,
 //                          `blocks` follow them
 //   parse(text)            the whole text as blocks (markdown-blocks.js has their form)

@@ -1,6 +1,7 @@
 // The picture of what a run held, with its zooms, its overview and the table below. It knows the JSON of a
 // run and no daemon.
 
+import * as clock from "./clock.js";
 import { h, setText } from "./dom.js";
 import { factsOf, rowsOf } from "./ledger.js";
 import { fillLedger, ledgerTable } from "./ledger-table.js";
@@ -60,7 +61,7 @@ export function picture(changed) {
 }
 
 function draw(parts, frame, wish, choose, { view, children }) {
-  const now = Date.now();
+  const now = clock.now();
   const facts = factsOf(view, now);
   const childOf = (id) => (wish.below ? children.get(id) : undefined);
   const rows = rowsOf(view, { now, every: wish.every, childOf });

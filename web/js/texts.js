@@ -10,13 +10,15 @@
 //                                     onLanguage(fn)
 //   translate(root)            fills data-text, data-label (aria-label and tooltip) and data-placeholder
 //                              below `root`
-//   ago(at, now?)              "just now", "2 min ago"; `at` is RFC 3339, `now` milliseconds since 1970
+//   ago(at, now?)              "just now", "2 min ago"; `at` is RFC 3339, `now` milliseconds since 1970,
+//                              by the daemon's clock when left out
 //   age(at, now?)              "12 s", "2 min", "3 h", "4 days", in its largest unit
 //   exactTime(at)              for tooltips: date and time to the second, in the reader's own zone
 //   timeElement(at)            <time> with ago() as its text, the exact time on hover; refreshTimes(root)
 //                              brings them up to date
 //   and all of words.js: millis, size, oneLine, inFull, callInFull, argumentLine
 
+import * as clock from "./clock.js";
 import { h, setText } from "./dom.js";
 import { recall, remember } from "./remembered.js";
 
@@ -103,7 +105,7 @@ export function translate(root) {
   }
 }
 
-export function age(at, now = Date.now()) {
+export function age(at, now = clock.now()) {
   const then = Date.parse(at);
   if (Number.isNaN(then)) {
     return null;
@@ -121,7 +123,7 @@ export function age(at, now = Date.now()) {
   return counted("time.days", Math.floor(seconds / 86400));
 }
 
-export function ago(at, now = Date.now()) {
+export function ago(at, now = clock.now()) {
   const then = Date.parse(at);
   if (Number.isNaN(then)) {
     return String(at);
@@ -149,7 +151,7 @@ export function timeElement(at) {
 }
 
 export function refreshTimes(root) {
-  const now = Date.now();
+  const now = clock.now();
   for (const element of root.querySelectorAll("time[datetime]")) {
     setText(element, ago(element.getAttribute("datetime"), now));
   }

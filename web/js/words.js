@@ -58,8 +58,8 @@ export function size(bytes) {
 
 const CONTROL = /[\u0000-\u001f\u007f-\u009f]/g;
 /**
- * Signs that show nothing or turn a line around: controls (a line break stays one), and what Unicode calls format
- * characters or lets a font leave out, and the empty Braille cell. The terminal has the same ones.
+ * Signs that show nothing or turn a line around: what Unicode calls format characters or lets a font leave
+ * out, the separators of lines and paragraphs, and the empty Braille cell. The terminal has the same ones.
  */
 const UNSEEN = [
   "\\u{ad}\\u{34f}\\u{600}-\\u{605}\\u{61c}\\u{6dd}\\u{70f}\\u{890}-\\u{891}\\u{8e2}\\u{115f}-\\u{1160}",
@@ -121,5 +121,6 @@ export function argumentLine(args) {
   if (entries.length === 1) {
     return oneLine(inFull(shown(main[1])), 200);
   }
-  return oneLine(entries.map(([name, value]) => `${nameInFull(name)}: ${inFull(shown(value))}`).join(" · "), 200);
+  const parts = entries.map(([name, value]) => `${nameInFull(name)}: ${inFull(shown(value))}`);
+  return oneLine(parts.join(" · "), 200);
 }
