@@ -10,7 +10,7 @@ import { stopFailure } from "./reasons.js";
 import { phaseMark, updatePhase } from "./run-row.js";
 import { shortId } from "./short-id.js";
 import * as store from "./store.js";
-import { oneLine, t } from "./texts.js";
+import { counted, oneLine, t } from "./texts.js";
 import * as toasts from "./toasts.js";
 
 /** All of an agent's runs stand in the list of everything. */
@@ -108,7 +108,7 @@ function update(card, { agent, depth, children }, runs) {
     (item, run) => updatePhase(item.firstElementChild, run),
   );
   more.hidden = active.length <= MOST_RUNS;
-  setText(more, t("agents.more", { n: active.length - MOST_RUNS }));
+  setText(more, counted("agents.more", active.length - MOST_RUNS));
 }
 
 function makeRun(run) {
@@ -147,7 +147,7 @@ async function stop(id, scope) {
   try {
     const { runIds } = await api.stop(`/api/agent/${encodeURIComponent(id)}/abort?scope=${scope}`);
     if (runIds.length > 0) {
-      toasts.success(t("agents.stop.done", { n: runIds.length }));
+      toasts.success(counted("agents.stop.done", runIds.length));
     } else {
       toasts.info(t("agents.stop.nothing"));
     }

@@ -5,7 +5,7 @@ import * as clock from "./clock.js";
 import { h, setText } from "./dom.js";
 import { factsOf, rowsOf } from "./ledger.js";
 import { fillLedger, ledgerTable } from "./ledger-table.js";
-import { millis, t } from "./texts.js";
+import { counted, millis, t } from "./texts.js";
 import { inZoom, layOut, overview, zooms } from "./timeline.js";
 import { drawOverview, drawTimeline, s } from "./timeline-svg.js";
 
@@ -75,7 +75,7 @@ function draw(parts, frame, wish, choose, { view, children }) {
   const { shown, before } = wish.every ? { shown: rows, before: 0 } : inZoom(rows, zoom);
   parts.every.hidden = !(wish.every || before > 0 || rows.some((row) => row.times > 1));
   parts.before.hidden = before === 0;
-  setText(parts.before, t("timeline.before", { count: before }));
+  setText(parts.before, counted("timeline.before", before));
   if (rows.length === 0) {
     return;
   }
@@ -93,7 +93,7 @@ function draw(parts, frame, wish, choose, { view, children }) {
   drawTimeline(
     parts.svg,
     laid,
-    t(facts.live ? "timeline.label.live" : "timeline.label", { count: shown.length }),
+    counted(facts.live ? "timeline.label.live" : "timeline.label", shown.length),
   );
   fillLedger(parts.table, rows, facts);
 }
