@@ -1,5 +1,6 @@
 //! The life of one connection: challenge, `connect`, then requests and events until either side closes.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use futures_util::stream::{FuturesUnordered, SplitSink, SplitStream};
@@ -18,7 +19,7 @@ use super::chat::Chats;
 use super::follows::Follows;
 use super::frame::{Refusal, Request};
 use super::handshake::{self, Peer};
-use super::methods::{Begun, Call, Subscriptions};
+use super::methods::{Begun, Call, Subscriptions, Work};
 use super::outbox::{Outbox, Outgoing, Weight};
 use super::transport::{Budget, Socket};
 use super::{BURST, CLOSE_GRACE, HANDSHAKE, MAX_BEFORE_AUTH, PING, TICK, Visit, close};
@@ -198,30 +199,16 @@ async fn talk(stream: &mut SplitStream<Socket>, outbox: &Arc<Outbox>, door: &Doo
             biased;
             message = stream.next() => {
                 heard = Instant::now();
-                match message {
-                    Some(Ok(Message::Text(text))) => {
-                        let (pending, followed) = (calls.len(), follows.len());
-                        let call = Call { door, peer, subscriptions: &subscriptions, outbox, pending, followed };
-                        match call.begin(&text) {
-                            Begun::Done => {}
-                            Begun::Later(work) => calls.push(work),
-                            Begun::Follow(run, lookup) => calls.push(follows.expect(run, lookup)),
-                            Begun::Unfollow(run) => follows.remove(&run),
-                        }
-                    }
-                    Some(Ok(Message::Binary(_))) => {
-                        outbox.answer("", &Err(Refusal::invalid("binary frames are not part of the protocol; send JSON text")));
-                    }
-                    Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => {}
-                    Some(Err(error)) => {
-                        if let Some((code, why)) = close_code(&error) {
-                            outbox.close(code, why);
-                        }
-                        return;
-                    }
-                    Some(Ok(Message::Close(_))) | None => return,
+                let line = Line { door, peer, subscriptions: &subscriptions, outbox };
+                if line.hear(message, &mut calls, &mut follows).is_break() {
+                    return;
                 }
             }
+            // The sender lives as long as the engine. The wait is for a turn, and each turn asks anew.
+            _ = withdrawals.changed() => if !is_welcome() {
+                outbox.close(close::POLICY, SIGNED_OUT);
+                return;
+            },
             notice = next_notice(&mut notices, peer) => match notice {
                 Some(notice) => {
                     chats.show(&notice);
@@ -238,14 +225,9 @@ async fn talk(stream: &mut SplitStream<Socket>, outbox: &Arc<Outbox>, door: &Doo
             },
             event = followed_event(&mut follows, outbox) => outbox.event("run.event", &*event, Weight::Fact),
             _ = tick.tick() => outbox.event("tick", &json!({"ts": super::shapes::now_ms(door.engine().clock())}), Weight::Fact),
-            // The sender lives as long as the engine. The wait is for a turn, and each turn asks anew.
-            _ = withdrawals.changed() => if !is_welcome() {
-                outbox.close(close::POLICY, "signed out");
-                return;
-            },
             _ = ping.tick() => {
                 if !is_welcome() {
-                    outbox.close(close::POLICY, "signed out");
+                    outbox.close(close::POLICY, SIGNED_OUT);
                     return;
                 }
                 if heard.elapsed() > PING * 2 {
@@ -260,6 +242,53 @@ async fn talk(stream: &mut SplitStream<Socket>, outbox: &Arc<Outbox>, door: &Doo
                 return;
             }
         }
+    }
+}
+
+/// Why a connection ends whose token was revoked, or whose browser signed out.
+const SIGNED_OUT: &str = "signed out";
+
+/// What a frame of the client is about.
+struct Line<'a> {
+    door: &'a Door,
+    peer: &'a Peer,
+    subscriptions: &'a Arc<Subscriptions>,
+    outbox: &'a Arc<Outbox>,
+}
+
+impl Line<'_> {
+    /// Takes what the client said, or that it is gone.
+    fn hear(
+        &self,
+        message: Option<tungstenite::Result<Message>>,
+        calls: &mut FuturesUnordered<Work>,
+        follows: &mut Follows,
+    ) -> ControlFlow<()> {
+        let Self { door, peer, subscriptions, outbox } = *self;
+        match message {
+            Some(Ok(Message::Text(text))) => {
+                let (pending, followed) = (calls.len(), follows.len());
+                match (Call { door, peer, subscriptions, outbox, pending, followed }).begin(&text) {
+                    Begun::Done => {}
+                    Begun::Later(work) => calls.push(work),
+                    Begun::Follow(run, lookup) => calls.push(follows.expect(run, lookup)),
+                    Begun::Unfollow(run) => follows.remove(&run),
+                }
+            }
+            Some(Ok(Message::Binary(_))) => {
+                let problem = "binary frames are not part of the protocol; send JSON text";
+                outbox.answer("", &Err(Refusal::invalid(problem)));
+            }
+            Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => {}
+            Some(Err(error)) => {
+                if let Some((code, why)) = close_code(&error) {
+                    outbox.close(code, why);
+                }
+                return ControlFlow::Break(());
+            }
+            Some(Ok(Message::Close(_))) | None => return ControlFlow::Break(()),
+        }
+        ControlFlow::Continue(())
     }
 }
 
