@@ -1,28 +1,15 @@
 // The words for what a run held: kinds, ends, times, in the page's language. It knows rows (ledger.js) and no
 // element.
 
-import { standing } from "./ledger.js";
+import { KINDS, standing } from "./ledger.js";
 import { shortId } from "./short-id.js";
 import { millis, t } from "./texts.js";
 
 /** A mark for each standing, since colour alone says nothing to many. */
 export const GLYPHS = { calm: "✓", stopped: "■", bad: "▲", left: "▲", open: "…" };
 
-const KINDS = new Set([
-  "model_request",
-  "process",
-  "mcp_call",
-  "http_request",
-  "run",
-  "approval",
-  "hook",
-  "task",
-  "timer",
-  "permit",
-]);
-
 export function kindWord(kind) {
-  return KINDS.has(kind) ? t(`ledger.kind.${kind}`) : kind;
+  return KINDS.includes(kind) ? t(`ledger.kind.${kind}`) : kind;
 }
 
 /**

@@ -3,7 +3,7 @@
 // timeline.js lays the rows out.
 
 /** The order of the rows: first what does the work, last what only counts. */
-const KINDS = [
+export const KINDS = [
   "model_request",
   "process",
   "mcp_call",

@@ -68,7 +68,7 @@ const TEXT_RULES: &[Rule] = &[
 
 /// Rules of the page's scripts and stylesheets.
 const WEB_RULES: &[Rule] = &[
-    Rule { name: "page file length", check: web::length },
+    Rule { name: "page file length", check: shape::file_length },
     Rule { name: "page file head", check: web::head },
     Rule { name: "page words", check: web::banned },
 ];

@@ -1,12 +1,10 @@
-//! The files of the page: sizes and heads, nothing that makes markup or code of text, nothing from elsewhere, and every text in
+//! The files of the page: heads, nothing that makes markup or code of text, nothing from elsewhere, and every text in
 //! the one table, in three languages.
 
 use std::collections::BTreeMap;
 
 use super::Finding;
 use super::source::Source;
-
-const FILE_LINES: usize = 500;
 
 /// What would make markup or code of text, or ask another host.
 const BANNED: &[(&str, &str)] = &[
@@ -23,14 +21,6 @@ const BANNED: &[(&str, &str)] = &[
     ("TODO", "finish it, or say in the issue what is left"),
     ("@import", "name the stylesheet in index.html, so that it is loaded at once"),
 ];
-
-pub(super) fn length(source: &Source) -> Vec<Finding> {
-    let lines = source.lines.len();
-    if lines <= FILE_LINES {
-        return Vec::new();
-    }
-    vec![Finding::new(FILE_LINES + 1, format!("{lines} lines, at most {FILE_LINES}: split it by ideas"))]
-}
 
 pub(super) fn head(source: &Source) -> Vec<Finding> {
     let first = source.lines.first().map_or("", String::as_str);
