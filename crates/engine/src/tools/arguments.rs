@@ -70,7 +70,11 @@ fn check(schema: &Value, given: &Value) -> Result<(), String> {
         return Err(format!("expected an object, got {}", kind(given)));
     };
     let properties = schema.get("properties").and_then(Value::as_object);
-    let names = || properties.into_iter().flatten().map(|(name, _)| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+    let names = || {
+        let mut names: Vec<String> = properties.into_iter().flatten().map(|(name, _)| format!("`{name}`")).collect();
+        names.sort_unstable();
+        names.join(", ")
+    };
     let is_required =
         |name: &str| schema.get("required").and_then(Value::as_array).is_some_and(|all| all.iter().any(|n| n == name));
     for (name, value) in given {
