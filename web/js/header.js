@@ -23,7 +23,7 @@ export function mount(root) {
     ...SLICES.map((slice) => store.subscribe(slice, frame.ask)),
     listen(byId("hold"), "click", toggleHold),
     listen(byId("theme"), "click", toggleTheme),
-    listen(byId("language"), "change", (event) => setLanguage(event.target.value)),
+    listen(byId("language"), "change", (event) => chooseLanguage(event.target)),
     listen(byId("sign-out"), "click", signOut),
     stopAll.mount(byId("stop-all"), byId("stop-all-dialog")),
   ];
@@ -159,5 +159,14 @@ async function signOut() {
     location.reload();
   } catch (problem) {
     toasts.error(t("shell.sign-out-failed", { reason: reasonOf(problem) }));
+  }
+}
+
+async function chooseLanguage(select) {
+  try {
+    await setLanguage(select.value);
+  } catch {
+    // Its texts did not come: the connection's state says why.
+    select.value = language();
   }
 }

@@ -6,8 +6,9 @@
 //   t(key, values?)            the text, with {name} replaced by values.name; a missing key is shown as
 //                              itself
 //   counted(key, number)       t(`${key}.one`) for 1, else t(`${key}.many`), with {n}
-//   language(), setLanguage(code)     "en", "ko" or "zh"; remembered; setLanguage calls the listeners of
-//                                     onLanguage(fn)
+//   language()                 "en", "ko" or "zh"
+//   await setLanguage(code)    fetches its texts, remembers it and calls the listeners of onLanguage(fn); throws
+//                              and changes nothing when they do not come
 //   translate(root)            fills data-text, data-label (aria-label and tooltip) and data-placeholder
 //                              below `root`
 //   ago(at, now?)              "just now", "2 min ago"; `at` is RFC 3339, `now` milliseconds since 1970,
@@ -31,13 +32,17 @@ let table = {};
 let chosen = "en";
 let exact = null;
 
-export async function loadTexts() {
-  const answer = await fetch("/assets/texts.json");
+export function loadTexts() {
+  return load(remembered());
+}
+
+async function load(code) {
+  const answer = await fetch(`/assets/texts/${code}.json`);
   if (!answer.ok) {
-    throw new Error(`texts.json: ${answer.status}`);
+    throw new Error(`texts/${code}.json: ${answer.status}`);
   }
-  useTexts(await answer.json(), remembered());
-  document.documentElement.lang = chosen;
+  useTexts(await answer.json(), code);
+  document.documentElement.lang = code;
 }
 
 export function useTexts(texts, code) {
@@ -60,12 +65,11 @@ export function language() {
   return chosen;
 }
 
-export function setLanguage(code) {
+export async function setLanguage(code) {
   if (!LANGUAGES.includes(code) || code === chosen) {
     return;
   }
-  chosen = code;
-  document.documentElement.lang = code;
+  await load(code);
   remember(REMEMBERED, code);
   for (const listener of [...listeners]) {
     listener(code);

@@ -429,7 +429,11 @@ impl Registry {
 
     fn roots(&self, scope: &StopScope, who: &Who) -> Vec<RunId> {
         let may = |e: &&Entry| who.may_stop(e);
-        let ids = |entries: Vec<&Entry>| entries.into_iter().map(|e| e.run.id.clone()).collect();
+        // In the order of acceptance, so that what is withdrawn comes back in the order in which it was said.
+        let ids = |mut entries: Vec<&Entry>| {
+            entries.sort_unstable_by_key(|e| e.mark);
+            entries.into_iter().map(|e| e.run.id.clone()).collect()
+        };
         match scope {
             StopScope::Run { id, session } => {
                 let fits = |e: &&Entry| session.as_ref().is_none_or(|key| *key == e.run.session);

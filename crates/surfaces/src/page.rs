@@ -1,7 +1,7 @@
 //! The files of the web page, as they stand in `web/`: compiled into the binary, and read from the disk at each request by
 //! debug builds, so that an edit shows at once. It knows nothing of what they say.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
 use std::sync::{Mutex, PoisonError};
 
@@ -20,6 +20,9 @@ use crate::http::{Refused, refuse};
 /// The document.
 const INDEX: &str = "index.html";
 
+/// All texts in all languages.
+const TEXTS: &str = "texts.json";
+
 /// What the page may do: run its own scripts and talk to its own daemon. Markup made from text is refused by the browser.
 const POLICY: HeaderValue = HeaderValue::from_static(
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; \
@@ -36,7 +39,7 @@ struct Files;
 
 /// The compressed files of a daemon, each made when somebody first asks for it.
 #[derive(Default)]
-pub(crate) struct Pressed(Mutex<HashMap<[u8; 32], Bytes>>);
+pub(crate) struct Pressed(Mutex<HashMap<(String, [u8; 32]), Bytes>>);
 
 /// `GET /` without an upgrade.
 pub(crate) fn index(door: &Door, headers: &HeaderMap) -> Response {
@@ -47,10 +50,21 @@ pub(crate) fn index(door: &Door, headers: &HeaderMap) -> Response {
 }
 
 pub(crate) async fn asset(State(door): State<Door>, Path(path): Path<String>, headers: HeaderMap) -> Response {
-    match Files::get(&path) {
+    let texts = path.strip_prefix("texts/").and_then(|name| name.strip_suffix(".json"));
+    match texts.map_or_else(|| Files::get(&path), texts_in) {
         Some(file) => answer(&door, &headers, &path, file),
         None => no_file(&path).into_response(),
     }
+}
+
+/// The table of texts in one language, without those that only the terminal shows: a third of a third of it.
+fn texts_in(language: &str) -> Option<EmbeddedFile> {
+    let file = Files::get(TEXTS)?;
+    let table: BTreeMap<String, BTreeMap<String, String>> = serde_json::from_slice(&file.data).ok()?;
+    let of_page = table.into_iter().filter(|(key, _)| !key.starts_with("term."));
+    let texts = of_page.map(|(key, mut row)| Some((key, BTreeMap::from([row.remove_entry(language)?]))));
+    let texts: BTreeMap<String, BTreeMap<String, String>> = texts.collect::<Option<_>>()?;
+    Some(EmbeddedFile { data: serde_json::to_vec(&texts).ok()?.into(), ..file })
 }
 
 fn no_file(path: &str) -> Refused {
@@ -69,7 +83,7 @@ fn answer(door: &Door, headers: &HeaderMap, path: &str, file: EmbeddedFile) -> R
     let mut response = match (known, accepts_gzip) {
         (true, _) => StatusCode::NOT_MODIFIED.into_response(),
         (false, true) => {
-            let mut response = door.pressed().of(hash, &file.data).into_response();
+            let mut response = door.pressed().of(path, hash, &file.data).into_response();
             response.headers_mut().insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
             response
         }
@@ -114,9 +128,9 @@ fn kind(path: &str) -> &'static str {
 }
 
 impl Pressed {
-    fn of(&self, hash: [u8; 32], data: &[u8]) -> Bytes {
+    fn of(&self, path: &str, hash: [u8; 32], data: &[u8]) -> Bytes {
         let mut pressed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        pressed.entry(hash).or_insert_with(|| press(data)).clone()
+        pressed.entry((path.to_owned(), hash)).or_insert_with(|| press(data)).clone()
     }
 }
 
@@ -156,5 +170,17 @@ mod tests {
         assert_eq!(unknown, Vec::<std::borrow::Cow<'_, str>>::new());
         assert!(Files::get("index.html").is_some());
         assert!(Files::iter().all(|path| !path.starts_with("test/")));
+    }
+
+    #[test]
+    fn texts_travel_in_one_language_without_the_terminals() {
+        let table = |language| {
+            let file = texts_in(language)?;
+            serde_json::from_slice::<BTreeMap<String, BTreeMap<String, String>>>(&file.data).ok()
+        };
+        let korean = table("ko").unwrap();
+        assert!(korean.len() > 100 && korean.keys().all(|key| !key.starts_with("term.")));
+        assert!(korean.values().all(|row| row.keys().eq(["ko"])));
+        assert!(table("xx").is_none());
     }
 }

@@ -1,6 +1,6 @@
 //! The leak check sees what it is meant to see.
 
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::process::{Child, ChildStdin, Stdio};
 use std::time::Duration;
 
@@ -19,10 +19,15 @@ impl Shell {
     fn start(environment: &[(&str, &str)]) -> Self {
         #[expect(clippy::disallowed_methods, reason = "the leak check needs a process to look at")]
         let mut command = std::process::Command::new("sh");
-        command.envs(environment.iter().copied()).stdin(Stdio::piped()).stdout(Stdio::null());
+        command.envs(environment.iter().copied()).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let input = child.stdin.take();
-        Self { child, input }
+        // A shell that is being loaded has files open that it will not have; once it reads, it is as it stays.
+        let stdout = child.stdout.take();
+        let mut shell = Self { child, input };
+        shell.tell("exec >/dev/null");
+        stdout.unwrap().read_to_end(&mut Vec::new()).unwrap();
+        shell
     }
 
     fn pid(&self) -> u32 {

@@ -45,7 +45,7 @@ proptest! {
     #[test]
     fn two_drafts_never_share_a_synthetic_id(
         story in story(), other in story(), abort in abort(), policy in policy(),
-        runs in ("[a-z0-9:._-]{1,12}", "[a-z0-9:._-]{1,12}"),
+        runs in ("[a-z0-9][a-z0-9:._-]{0,11}", "[a-z0-9][a-z0-9:._-]{0,11}"),
     ) {
         prop_assume!(runs.0 != runs.1);
         let turns = [
