@@ -19,6 +19,9 @@ use super::{Link, LinkError, ORDINARY};
 /// An event carries at most a whole answer or a whole receipt.
 const MOST_FRAME_BYTES: usize = 16 << 20;
 
+/// The daemon sends a comment every 15 seconds. Three that did not come: the connection is dead, whatever it says itself.
+const IDLE: Duration = Duration::from_secs(45);
+
 /// What following a run brings.
 #[derive(Debug)]
 pub enum Followed {
@@ -79,10 +82,16 @@ impl Link {
     /// Follows the events of a run behind number `after` (0: from the first) until its `run.ended`.
     #[must_use]
     pub fn follow(&self, run: &RunId, after: u64) -> Following {
+        self.follow_within(run, after, IDLE)
+    }
+
+    /// As [`Link::follow`], on connections that count as lost after a silence of this length.
+    pub(super) fn follow_within(&self, run: &RunId, after: u64, idle: Duration) -> Following {
         let chase = Chase {
             link: self.clone(),
             run: run.clone(),
             seq: after,
+            idle,
             source: None,
             ready: VecDeque::new(),
             trouble: None,
@@ -98,6 +107,8 @@ struct Chase {
     link: Link,
     run: RunId,
     seq: u64,
+    /// The longest silence of a connection that is alive.
+    idle: Duration,
     source: Option<(Response, Decoder)>,
     ready: VecDeque<RunEvent>,
     trouble: Option<Trouble>,
@@ -142,7 +153,11 @@ impl Chase {
                     Err(error) => return Err(error),
                 }
             };
-            match response.chunk().await {
+            let Ok(piece) = timeout(self.idle, response.chunk()).await else {
+                let cause = format!("nothing came for {} s", self.idle.as_secs());
+                return self.lost(LinkError::Lost { url: self.link.base.to_string(), cause });
+            };
+            match piece {
                 Ok(Some(piece)) => {
                     let frames = decoder.feed(&piece);
                     let frames = frames.map_err(|_| self.link.foreign("an event does not end".into()))?;

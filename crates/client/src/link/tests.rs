@@ -218,6 +218,29 @@ async fn a_broken_stream_goes_on_behind_the_last_event() {
 }
 
 #[tokio::test]
+async fn a_stream_that_goes_silent_without_closing_is_opened_anew() {
+    let (silent, pieces) = mpsc::channel(1);
+    let daemon = Daemon::with_run(vec![pieces, stream_of(vec![delta(2, "b"), ended(3)])]).await;
+    let _ = silent.send(delta(1, "a")).await;
+    let mut following = daemon.link().follow_within(&run(), 0, Duration::from_millis(500));
+    let mut seen = Vec::new();
+    while let Some(next) = following.next().await {
+        seen.push(word(&next.unwrap()));
+    }
+    assert_eq!(seen, ["1", "lost", "back", "2", "3"]);
+    drop(silent);
+}
+
+#[tokio::test]
+async fn what_a_proxy_says_for_a_daemon_that_is_away_may_pass() {
+    for status in [429, 502, 503, 504] {
+        let daemon = Daemon::start(move |_| Reply::Raw(status, "<html>")).await;
+        let error = daemon.link().hold().await.unwrap_err();
+        assert!(matches!(error, LinkError::Lost { .. }), "{status}: {error:?}");
+    }
+}
+
+#[tokio::test]
 async fn events_of_a_younger_daemon_are_passed_over_and_broken_ones_are_not() {
     let unknown = Piece::Text("id: 1\nevent: weather\ndata: {\"type\":\"weather\"}\n\n: alive\n\n".into());
     let daemon = Daemon::with_run(vec![stream_of(vec![unknown, delta(2, "a"), ended(3)])]).await;
