@@ -178,6 +178,11 @@ impl Link {
         }
         let body = self.body(&mut response).await?;
         let Ok(problem) = serde_json::from_slice::<Problem>(&body) else {
+            // Words of a proxy whose daemon is away or flooded: the next attempt may reach it.
+            if matches!(status.as_u16(), 429 | 502 | 503 | 504) {
+                let cause = format!("what is in front of it answers {status}");
+                return Err(LinkError::Lost { url: self.base.to_string(), cause });
+            }
             return Err(self.foreign(format!("it answers {status}")));
         };
         if status.as_u16() == 401 {

@@ -47,7 +47,7 @@ pub(crate) struct Failure {
 /// What a failure says about the daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FailureKind {
-    /// Nobody answers.
+    /// Nobody answers, or not for now: the same may go well in a moment.
     Away,
     NotFound,
     /// It answered, and said no.
@@ -57,7 +57,11 @@ pub(crate) enum FailureKind {
 impl From<LinkError> for Failure {
     fn from(error: LinkError) -> Self {
         let kind = match &error {
-            LinkError::NoDaemon { .. } | LinkError::Lost { .. } => FailureKind::Away,
+            // These stand until somebody changes something: to ask again would not help, and the daemon is there.
+            LinkError::Refused(problem) if matches!(problem.code.as_str(), "held" | "queue_full" | "spend_limit") => {
+                FailureKind::Refused
+            }
+            error if error.may_pass() => FailureKind::Away,
             error if error.is_not_found() => FailureKind::NotFound,
             _ => FailureKind::Refused,
         };
@@ -224,3 +228,6 @@ pub(super) struct Polls {
     /// Asked once, and again after the daemon was away.
     pub(super) agents: bool,
 }
+
+#[cfg(test)]
+mod tests;
