@@ -77,11 +77,12 @@ pub(crate) async fn talk(
         None => names.session().map_err(io::Error::other)?,
     };
     let chat = Chat::new(Texts(io.locale.language), names, session, agent);
-    let (chat, left) = run::run(chat, link, look).await?;
+    let (chat, left) = run::run(chat, link, look).await;
+    // Also after an error: what was typed must not be lost with it.
     for line in chat.farewell() {
         io.screen.remark(&line)?;
     }
-    Ok(match left {
+    Ok(match left? {
         Left::Asked => ChatEnd::Left,
         Left::Ended => ChatEnd::Ended,
     })

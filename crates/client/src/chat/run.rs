@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crossterm::event::{Event, EventStream};
 use futures_util::StreamExt;
+use rustix::process::{getpid, kill_process};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
@@ -15,7 +16,7 @@ use super::errands::Errands;
 use super::look::Look;
 use super::painter::Painter;
 use super::state::Chat;
-use super::terminal::Taken;
+use super::terminal::{self, Taken};
 use crate::link::Link;
 
 /// The daemon is asked what is due this often.
@@ -51,35 +52,69 @@ struct Desk {
     left: Option<Left>,
 }
 
-/// Signals that end the program, or that are a key by another way.
+/// Signals that end or halt the program, or that are a key by another way.
 struct Signals {
     terminate: Signal,
+    quit: Signal,
     hang_up: Signal,
     interrupt: Signal,
+    suspend: Signal,
+    resume: Signal,
+}
+
+/// What a signal asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wish {
+    End,
+    /// The terminal is gone.
+    HangUp,
+    Interrupt,
+    Suspend,
+    Resume,
 }
 
 impl Signals {
     fn catch() -> io::Result<Self> {
+        let raw = |number: rustix::process::Signal| signal(SignalKind::from_raw(number.as_raw()));
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
+            quit: signal(SignalKind::quit())?,
             hang_up: signal(SignalKind::hangup())?,
             interrupt: signal(SignalKind::interrupt())?,
+            suspend: raw(rustix::process::Signal::TSTP)?,
+            resume: raw(rustix::process::Signal::CONT)?,
         })
+    }
+
+    /// The next signal. Dropping the wait loses none.
+    async fn next(&mut self) -> Wish {
+        tokio::select! {
+            _ = self.terminate.recv() => Wish::End,
+            _ = self.quit.recv() => Wish::End,
+            _ = self.hang_up.recv() => Wish::HangUp,
+            _ = self.interrupt.recv() => Wish::Interrupt,
+            _ = self.suspend.recv() => Wish::Suspend,
+            _ = self.resume.recv() => Wish::Resume,
+        }
     }
 }
 
-/// Runs the chat until it is left.
+/// Runs the chat until it is left; gives it back, also after an error.
 ///
 /// # Cancel safety
 /// Dropping it gives the terminal back; runs go on in the daemon.
-pub(super) async fn run(chat: Chat, link: Link, look: Look) -> io::Result<(Chat, Left)> {
-    let mut signals = Signals::catch()?;
+pub(super) async fn run(chat: Chat, link: Link, look: Look) -> (Chat, io::Result<Left>) {
+    let ready = Signals::catch().and_then(|signals| Ok((signals, Taken::take()?)));
+    let (mut signals, terminal) = match ready {
+        Ok(ready) => ready,
+        Err(error) => return (chat, Err(error)),
+    };
     let now = Instant::now();
     let mut desk = Desk {
         chat,
         errands: Errands::new(link),
         painter: Painter::default(),
-        terminal: Taken::take()?,
+        terminal,
         look,
         start: (wall(), now),
         painted: now,
@@ -87,25 +122,8 @@ pub(super) async fn run(chat: Chat, link: Link, look: Look) -> io::Result<(Chat,
         shown_second: 0,
         left: None,
     };
-    let mut keys = EventStream::new();
-    let mut ticks = interval(TICK);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    while desk.left.is_none() {
-        let due = desk.due;
-        tokio::select! {
-            // Keys come first: a stream never keeps a stop waiting. Every source keeps its place when its wait is dropped.
-            biased;
-            key = keys.next() => desk.event(key),
-            _ = signals.terminate.recv() => desk.left = Some(Left::Ended),
-            _ = signals.hang_up.recv() => desk.left = Some(Left::Ended),
-            _ = signals.interrupt.recv() => desk.take(Input::Key(ctrl_c()), KEY),
-            () = sleep_until(due.unwrap_or(now)), if due.is_some() => desk.paint()?,
-            input = desk.errands.next() => desk.take(input, FRAME),
-            _ = ticks.tick() => desk.tick(),
-        }
-    }
-    let Desk { chat, left, .. } = desk;
-    Ok((chat, left.unwrap_or(Left::Asked)))
+    let left = desk.talk(&mut signals).await;
+    (desk.chat, left)
 }
 
 fn ctrl_c() -> crossterm::event::KeyEvent {
@@ -118,6 +136,46 @@ fn wall() -> Moment {
 }
 
 impl Desk {
+    async fn talk(&mut self, signals: &mut Signals) -> io::Result<Left> {
+        let mut keys = EventStream::new();
+        let mut ticks = interval(TICK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            terminal::nothing_panicked()?;
+            if let Some(left) = self.left {
+                return Ok(left);
+            }
+            // Whoever was given the terminal is not painted over.
+            let due = self.due.filter(|_| self.terminal.is_held());
+            tokio::select! {
+                // Keys come first: a stream never keeps a stop waiting. Every source keeps its place when its wait is dropped.
+                biased;
+                key = keys.next() => self.event(key),
+                wish = signals.next() => self.signalled(wish)?,
+                () = sleep_until(due.unwrap_or(self.painted)), if due.is_some() => self.paint()?,
+                input = self.errands.next() => self.take(input, FRAME),
+                _ = ticks.tick() => self.tick(),
+            }
+        }
+    }
+
+    fn signalled(&mut self, wish: Wish) -> io::Result<()> {
+        match wish {
+            Wish::End | Wish::HangUp => self.left = Some(Left::Ended),
+            Wish::Interrupt => self.take(Input::Key(ctrl_c()), KEY),
+            Wish::Suspend => {
+                self.terminal.give_back();
+                // What SIGTSTP does when nobody catches it; this one cannot be caught.
+                kill_process(getpid(), rustix::process::Signal::STOP)?;
+            }
+            Wish::Resume => {
+                self.terminal.take_again()?;
+                self.paint_within(KEY);
+            }
+        }
+        Ok(())
+    }
+
     fn now(&self) -> Moment {
         self.start.0.plus(self.start.1.elapsed())
     }
@@ -168,6 +226,8 @@ impl Desk {
     }
 
     fn paint(&mut self) -> io::Result<()> {
+        // It may have come during the wait for this picture, which would cover its words.
+        terminal::nothing_panicked()?;
         self.terminal.paint(&self.chat, &mut self.painter, self.look)?;
         self.painted = Instant::now();
         self.due = None;
