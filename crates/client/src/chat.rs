@@ -14,6 +14,7 @@ mod look;
 mod markdown;
 mod painter;
 mod pick;
+mod presses;
 mod run;
 #[cfg(test)]
 mod scene;

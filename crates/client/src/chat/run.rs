@@ -188,7 +188,10 @@ impl Desk {
 
     fn event(&mut self, event: Option<io::Result<Event>>) {
         match event {
-            Some(Ok(Event::Key(key))) => self.take(Input::Key(key), KEY),
+            Some(Ok(Event::Key(key))) => {
+                let (first, key) = self.chat.presses(key);
+                first.into_iter().chain([key]).for_each(|key| self.take(Input::Key(key), KEY));
+            }
             Some(Ok(Event::Paste(text))) => self.take(Input::Paste(text), KEY),
             Some(Ok(Event::Resize(..))) => self.paint_within(KEY),
             Some(Ok(Event::FocusGained | Event::FocusLost | Event::Mouse(_))) => {}
