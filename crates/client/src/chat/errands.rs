@@ -26,17 +26,21 @@ pub(super) struct Errands {
     /// The follow in force of each run; what comes of an older one is dropped.
     current: HashMap<RunId, u64>,
     follow: u64,
+    /// Messages and stops without an answer.
+    owed: usize,
 }
 
 impl Errands {
     pub(super) fn new(link: Link) -> Self {
         let (calls, follows) = (FuturesUnordered::new(), FuturesUnordered::new());
-        Self { link, calls, follows, current: HashMap::new(), follow: 0 }
+        Self { link, calls, follows, current: HashMap::new(), follow: 0, owed: 0 }
     }
 
     /// Sets an effect going; those of the screen are the loop's own.
     pub(super) fn start(&mut self, effect: Effect) {
         let link = self.link.clone();
+        let is_owed = matches!(effect, Effect::Send { .. } | Effect::StopSession { .. } | Effect::StopRun { .. });
+        self.owed += usize::from(is_owed);
         let call = match effect {
             Effect::Send { run, session, request } => async move {
                 let result = link.send(&session, &request).await.map_err(Failure::from);
@@ -90,6 +94,11 @@ impl Errands {
         self.follows.clear();
     }
 
+    /// True while a message or a stop is out: to drop it now may mean that it never arrives.
+    pub(super) fn owes(&self) -> bool {
+        self.owed > 0
+    }
+
     /// The next thing that came of anything; for ever while nothing is on its way.
     ///
     /// # Cancel safety
@@ -98,7 +107,14 @@ impl Errands {
         loop {
             tokio::select! {
                 // Both keep their futures: dropping a wait loses nothing.
-                Some(answer) = self.calls.next() => return Input::Answer(answer),
+                Some(answer) = self.calls.next() => {
+                    let was_owed = matches!(
+                        answer,
+                        Answer::Sent { .. } | Answer::SessionStopped { .. } | Answer::RunStopped { .. }
+                    );
+                    self.owed -= usize::from(was_owed);
+                    return Input::Answer(answer);
+                }
                 Some(stepped) = self.follows.next() => {
                     if let Some(input) = self.stepped(stepped) {
                         return input;
@@ -166,3 +182,6 @@ fn ask(link: Link, question: Question) -> BoxFuture<'static, Answer> {
     }
     .boxed()
 }
+
+#[cfg(test)]
+mod tests;

@@ -27,6 +27,9 @@ const FRAME: Duration = Duration::from_millis(33);
 /// Time between two pictures of what somebody types: it shows at once, and a flood of keys does not hold up the rest.
 const KEY: Duration = Duration::from_millis(8);
 
+/// Whoever leaves waits no longer than this for what is being sent.
+const LAST: Duration = Duration::from_secs(1);
+
 /// How the chat ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Left {
@@ -123,6 +126,7 @@ pub(super) async fn run(chat: Chat, link: Link, look: Look) -> (Chat, io::Result
         left: None,
     };
     let left = desk.talk(&mut signals).await;
+    desk.finish(&mut signals).await;
     (desk.chat, left)
 }
 
@@ -174,6 +178,25 @@ impl Desk {
             }
         }
         Ok(())
+    }
+
+    /// Gives the terminal back and waits a moment for the answers to messages and stops: whoever presses Esc and closes the
+    /// window has stopped. Ctrl-C is a signal again, and ends the wait at once.
+    async fn finish(&mut self, signals: &mut Signals) {
+        self.terminal.give_back();
+        let end = Instant::now() + LAST;
+        while self.errands.owes() {
+            tokio::select! {
+                biased;
+                // A window that closes hangs up, too: that is why it ends, not a second wish.
+                wish = signals.next() => if matches!(wish, Wish::End | Wish::Interrupt) { return },
+                () = sleep_until(end) => return,
+                input = self.errands.next() => {
+                    // What the answers say counts; what would have been done about them does not begin any more.
+                    self.chat.update(input, self.now());
+                }
+            }
+        }
     }
 
     fn now(&self) -> Moment {

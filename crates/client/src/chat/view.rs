@@ -8,8 +8,9 @@ pub(super) mod settling;
 
 use ratatui::text::Line;
 
+use super::act::STOP_TEXT;
 use super::clock::Moment;
-use super::state::{Chat, Connection, Notice};
+use super::state::{Chat, Connection, Notice, Run, RunState};
 use super::text::cut;
 use crate::words::{millis, one_line};
 
@@ -65,16 +66,25 @@ impl Chat {
         if self.has_session() {
             lines.push(self.texts.fill("term.left.back", &[("command", &format!("quell chat --session {quoted}"))]));
         }
-        if self.is_active() {
-            let runs = self.texts.count("term.count.run.one", "term.count.run.many", self.runs.len());
+        let (sending, taken): (Vec<&Run>, Vec<&Run>) = self.runs.iter().partition(|run| run.state == RunState::Sending);
+        if !taken.is_empty() {
+            let runs = self.texts.count("term.count.run.one", "term.count.run.many", taken.len());
             let command = format!("quell stop --session {quoted}");
             lines.push(self.texts.fill("term.left.goes_on", &[("runs", &runs), ("command", &command)]));
         }
-        if !self.composer.text().trim().is_empty() {
-            lines.push(self.texts.say("term.left.unsent").to_owned());
-            lines.push(crate::words::harmless(self.composer.text()));
-        }
+        let texts = sending.iter().map(|run| run.text.as_str()).filter(|text| *text != STOP_TEXT);
+        self.add_texts("term.left.perhaps_unsent", texts.collect(), &mut lines);
+        let withdrawn = self.stop.iter().flat_map(|stop| &stop.unreturned).map(String::as_str);
+        let typed = Some(self.composer.text()).filter(|text| !text.trim().is_empty());
+        self.add_texts("term.left.unsent", withdrawn.chain(typed).collect(), &mut lines);
         lines
+    }
+
+    fn add_texts(&self, head: &'static str, texts: Vec<&str>, lines: &mut Vec<String>) {
+        if !texts.is_empty() {
+            lines.push(self.texts.say(head).to_owned());
+            lines.extend(texts.into_iter().map(crate::words::harmless));
+        }
     }
 }
 

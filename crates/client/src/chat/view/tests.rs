@@ -404,3 +404,17 @@ fn what_is_said_on_leaving_can_be_pasted_into_a_shell() {
     assert_eq!(super::shell_word("cli:2026-03-01-ab"), "cli:2026-03-01-ab");
     assert_eq!(super::shell_word("my 'own' key"), r"'my '\''own'\'' key'");
 }
+
+#[test]
+fn a_message_on_its_way_is_not_counted_as_a_run_and_its_text_is_kept() {
+    let mut scene = Scene::new();
+    scene.say("half way");
+    scene.type_in("a thought");
+    let said = scene.chat.farewell().join("\n");
+    assert!(said.ends_with("perhaps not sent:\nhalf way\nnot sent:\na thought"), "{said}");
+    assert!(!said.contains("not over"), "{said}");
+    let mut scene = Scene::new();
+    scene.running("work");
+    let said = scene.chat.farewell().join("\n");
+    assert!(said.contains("1 run not over") && !said.contains("not sent"), "{said}");
+}
