@@ -6,7 +6,7 @@ use quell_protocol::{RunId, SessionKey};
 
 use super::commands::{self, Command, Line};
 use super::effects::{Effect, Question, Scroll};
-use super::state::{Chat, Details, Facts, Leaving, Menu, Pages, PickList, Run, RunState, Stop};
+use super::state::{Chat, Details, Facts, Leaving, Menu, Pages, PickList, Run, RunState, Stop, StopAsked};
 use super::transcript::{Tone, Transcript};
 
 /// What the daemon takes for a stop on every door.
@@ -59,7 +59,9 @@ impl Chat {
             Command::Stop => {
                 // A stop text covers more than Esc: also what earlier runs left in the background.
                 self.cover_all();
-                self.send(STOP_TEXT.into())
+                let effects = self.send(STOP_TEXT.into());
+                self.note_asked(&effects);
+                effects
             }
             Command::New => self.new_session(),
             Command::Model if argument.is_empty() => self.pick(PickList::Models),
@@ -179,6 +181,7 @@ impl Chat {
         // A message on its way is not yet of the session; its run is stopped by its id, which the daemon keeps until it comes.
         let mut effects: Vec<Effect> = sending.map(|run| Effect::StopRun { run, force }).collect();
         effects.push(Effect::StopSession { session: self.session.clone(), force });
+        self.note_asked(&effects);
         effects
     }
 
@@ -191,22 +194,37 @@ impl Chat {
         let all: Vec<RunId> = self.runs.iter().map(|run| run.id.clone()).collect();
         if !all.is_empty() {
             self.cover(&all);
-            self.stop.iter_mut().for_each(|stop| stop.answered = false);
         }
     }
 
-    /// Counts runs of the session as being stopped.
+    /// Notes what goes out for the stop: it is not over before all of that is answered.
+    pub(super) fn note_asked(&mut self, effects: &[Effect]) {
+        let asked = effects.iter().filter_map(|effect| match effect {
+            Effect::StopSession { .. } => Some(StopAsked::Session),
+            Effect::StopRun { run, .. } => Some(StopAsked::Run(run.clone())),
+            Effect::Send { run, .. } => Some(StopAsked::Text(run.clone())),
+            _ => None,
+        });
+        if let Some(stop) = &mut self.stop {
+            stop.out.extend(asked);
+        }
+    }
+
+    /// An answer came. True when it belongs to the stop of this session.
+    pub(super) fn note_answered(&mut self, asked: &StopAsked) -> bool {
+        let Some(stop) = &mut self.stop else { return false };
+        let at = stop.out.iter().position(|out| out == asked);
+        at.map(|at| stop.out.swap_remove(at)).is_some()
+    }
+
+    /// Counts runs of the session as being stopped; what is none of them is not this session's to count.
     pub(super) fn cover(&mut self, runs: &[RunId]) {
         let now = self.now;
         let live: Vec<RunId> = self.runs.iter().map(|run| run.id.clone()).filter(|run| runs.contains(run)).collect();
-        let stop = self.stop.get_or_insert_with(|| Stop {
-            since: now,
-            force: false,
-            runs: Default::default(),
-            problem: None,
-            answered: true,
-            unreturned: Vec::new(),
-        });
+        if live.is_empty() {
+            return;
+        }
+        let stop = self.stop.get_or_insert_with(|| Stop::new(now));
         for run in live {
             stop.runs.entry(run).or_default();
         }

@@ -7,7 +7,7 @@ use quell_protocol::{AgentId, RunId, SessionKey};
 use super::act::STOP_TEXT;
 use super::clock::Moment;
 use super::effects::{Answer, Effect, Failure, FailureKind, Outcome, Pace, Page, Question};
-use super::state::{Asked, Chat, Menu, PickList, Picker, Run, RunState};
+use super::state::{Asked, Chat, Menu, PickList, Picker, Run, RunState, StopAsked};
 use super::transcript::{Body, Tone};
 use super::turn::{Below, End};
 use crate::link::Sent;
@@ -87,6 +87,7 @@ impl Chat {
     }
 
     fn sent(&mut self, id: &RunId, result: Outcome<Sent>) -> Vec<Effect> {
+        self.note_answered(&StopAsked::Text(id.clone()));
         let at = self.runs.iter().position(|run| run.id == *id);
         match result {
             Ok(Sent::Accepted(answer)) if answer.state == "steered" => {
@@ -156,10 +157,10 @@ impl Chat {
         if *session != self.session {
             return Vec::new();
         }
+        self.note_answered(&StopAsked::Session);
         match result {
             Ok(answer) => {
                 let mut effects = self.back();
-                self.stop.iter_mut().for_each(|stop| stop.answered = true);
                 effects.extend(self.take_back(&answer));
                 effects
             }
@@ -182,23 +183,21 @@ impl Chat {
         }
         if let Some(stop) = &mut self.stop {
             stop.unreturned.clear();
-            stop.answered = true;
         }
         self.composer.put_back(&texts);
         Vec::new()
     }
 
     fn run_stopped(&mut self, run: &RunId, result: Outcome<()>) -> Vec<Effect> {
+        let ours = self.note_answered(&StopAsked::Run(run.clone()));
         match result {
-            Ok(()) => {
-                self.stop.iter_mut().filter(|stop| stop.runs.contains_key(run)).for_each(|stop| stop.answered = true);
-                self.back()
-            }
+            Ok(()) => self.back(),
             // It is not known yet, or not any more: the daemon keeps the stop for a run that comes late.
-            Err(failure) if failure.kind == FailureKind::NotFound => Vec::new(),
+            Err(failure) if failure.kind == FailureKind::NotFound => self.back(),
             Err(failure) => {
                 self.failed(&failure);
-                self.stop_failed(failure)
+                // A run of another session, stopped from the list: that says nothing about the stop of this one.
+                if ours { self.stop_failed(failure) } else { self.complain::<()>(Err(failure)) }
             }
         }
     }

@@ -185,6 +185,11 @@ impl Chat {
         let Some(Pick::Run(run, _)) = pick else { return Vec::new() };
         self.cover(std::slice::from_ref(run));
         self.say(Tone::Quiet, self.texts.say("term.notice.stop_asked"));
-        vec![Effect::StopRun { run: run.clone(), force: false }]
+        let ours = self.run_mut(run).is_some();
+        let effects = vec![Effect::StopRun { run: run.clone(), force: false }];
+        if ours {
+            self.note_asked(&effects);
+        }
+        effects
     }
 }

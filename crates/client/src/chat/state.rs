@@ -99,9 +99,43 @@ pub(super) struct Stop {
     pub(super) runs: BTreeMap<RunId, Holding>,
     /// Why the daemon could not be asked.
     pub(super) problem: Option<String>,
-    pub(super) answered: bool,
+    /// What was asked for it and is not answered yet.
+    pub(super) out: Vec<StopAsked>,
     /// Texts of messages that were withdrawn before the answer came, which brings them in their order.
     pub(super) unreturned: Vec<String>,
+}
+
+/// Something that was asked for a stop. Each travels on a connection of its own, so that one answer says nothing about another.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum StopAsked {
+    Session,
+    Run(RunId),
+    /// A stop text, which travels as a message.
+    Text(RunId),
+}
+
+impl StopAsked {
+    /// True when the answer names the messages that were withdrawn.
+    pub(super) fn brings_texts(&self) -> bool {
+        !matches!(self, Self::Run(_))
+    }
+}
+
+impl Stop {
+    pub(super) fn new(since: Moment) -> Self {
+        let (runs, out, unreturned) = (BTreeMap::new(), Vec::new(), Vec::new());
+        Self { since, force: false, runs, problem: None, out, unreturned }
+    }
+
+    /// True while an answer may still bring the texts of withdrawn messages.
+    pub(super) fn awaits_texts(&self) -> bool {
+        self.out.iter().any(StopAsked::brings_texts)
+    }
+
+    /// True when nothing is left of it. Whether the daemon could be asked does not matter any more then.
+    pub(super) fn is_over(&self) -> bool {
+        self.runs.is_empty() && self.out.is_empty()
+    }
 }
 
 /// What a run holds while it is stopped.

@@ -30,6 +30,10 @@ fn refused() -> Failure {
     Failure { text: "no".into(), kind: FailureKind::Refused }
 }
 
+fn not_found() -> Failure {
+    Failure { text: "no such run".into(), kind: FailureKind::NotFound }
+}
+
 fn ended(scene: &mut Scene, id: &quell_protocol::RunId) -> Vec<Effect> {
     let (verdict, receipt) = (receipts::by_user(), Box::new(receipts::stopped()));
     scene.event(id, EventKind::Ended { verdict, receipt, steps: 1, text: None })
@@ -88,6 +92,50 @@ fn a_stop_that_could_not_be_sent_goes_out_for_the_same_runs_when_the_daemon_is_b
         effects.iter().find(|effect| matches!(effect, Effect::StopRun { .. })),
         Some(&Effect::StopRun { run: id, force: false })
     );
+}
+
+#[test]
+fn a_stop_that_was_sent_late_ends_with_its_runs() {
+    for answered_first in [false, true] {
+        let mut scene = Scene::new();
+        let id = scene.running("one");
+        scene.esc();
+        let session = scene.chat.session().clone();
+        scene.input(Input::Answer(Answer::SessionStopped { session, result: Err(away()) }));
+        scene.input(Input::Answer(Answer::Approvals(Ok(Vec::new()))));
+        let late = || Answer::RunStopped { run: run("u.1"), result: Err(not_found()) };
+        if answered_first {
+            scene.input(Input::Answer(late()));
+            ended(&mut scene, &id);
+        } else {
+            ended(&mut scene, &id);
+            assert!(scene.chat.stop.is_some(), "its answer is still out");
+            scene.input(Input::Answer(late()));
+        }
+        assert!(scene.chat.stop.is_none(), "answered first: {answered_first}");
+    }
+}
+
+#[test]
+fn a_stop_of_a_message_that_could_not_be_sent_ends_with_it() {
+    let mut scene = Scene::new();
+    let id = sent_run(&scene.say("one")).unwrap();
+    scene.esc();
+    let session = scene.chat.session().clone();
+    scene.input(Input::Answer(Answer::SessionStopped { session, result: Err(away()) }));
+    scene.input(Input::Answer(Answer::RunStopped { run: id.clone(), result: Err(away()) }));
+    assert!(scene.chat.stop.is_some());
+    scene.input(Input::Answer(Answer::Sent { run: id, result: Err(away()) }));
+    assert!(scene.chat.stop.is_none() && !scene.chat.is_active());
+}
+
+#[test]
+fn a_refused_stop_of_another_sessions_run_leaves_the_stop_of_this_one() {
+    let mut scene = Scene::new();
+    scene.running("one");
+    scene.esc();
+    scene.input(Input::Answer(Answer::RunStopped { run: run("far"), result: Err(refused()) }));
+    assert!(scene.chat.stop.is_some());
 }
 
 #[test]

@@ -6,7 +6,7 @@ use quell_protocol::{EventKind, RunEvent, RunId, Verdict};
 
 use super::clock::Moment;
 use super::effects::{Effect, Failure, FailureKind, Input, Page, Question, RunSeen};
-use super::state::{Chat, Connection, Leaving, Menu, Notice, PickList, Picker, Run, RunState};
+use super::state::{Chat, Connection, Leaving, Menu, Notice, PickList, Picker, Run, RunState, Stop};
 use super::transcript::Tone;
 
 /// How long a notice stands.
@@ -160,7 +160,7 @@ impl Chat {
         let Some(at) = self.runs.iter().position(|run| run.id == *id) else { return Vec::new() };
         let run = self.runs.remove(at);
         match &mut self.stop {
-            Some(stop) if stop.runs.contains_key(id) && !stop.answered => {
+            Some(stop) if stop.runs.contains_key(id) && stop.awaits_texts() => {
                 stop.runs.remove(id);
                 stop.unreturned.push(run.text);
             }
@@ -184,7 +184,7 @@ impl Chat {
 
     /// Ends the stop when nothing is left of it, and leaves when that was wanted.
     fn conclude_stop(&mut self) -> Vec<Effect> {
-        if self.stop.as_ref().is_some_and(|stop| stop.runs.is_empty() && stop.answered) {
+        if self.stop.as_ref().is_some_and(Stop::is_over) {
             self.stop = None;
         }
         if self.leaving == Leaving::WhenStopped && self.stop.is_none() && !self.is_active() {
@@ -228,7 +228,9 @@ impl Chat {
         {
             // Only the runs that were meant: others may have begun since.
             let force = stop.force;
-            effects.extend(stop.runs.keys().cloned().map(|run| Effect::StopRun { run, force }));
+            let again: Vec<Effect> = stop.runs.keys().cloned().map(|run| Effect::StopRun { run, force }).collect();
+            self.note_asked(&again);
+            effects.extend(again);
         }
         effects
     }

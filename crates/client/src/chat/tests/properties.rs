@@ -11,7 +11,8 @@ use super::super::state::{Chat, Menu};
 use super::super::transcript::Body;
 use super::super::turn::Block;
 use super::{ended, stops};
-use crate::link::Sent;
+use crate::fake::receipts;
+use crate::link::{Sent, StopReply};
 
 /// Something that may happen.
 #[derive(Debug, Clone)]
@@ -28,6 +29,8 @@ enum Act {
     /// The stop of the session is answered; everything that is queued was withdrawn.
     StopAnswered,
     StopFailed(FailureKind),
+    /// The oldest stop of a single run is answered.
+    RunStopped(Option<FailureKind>),
     Begins,
     Streams,
     Ends,
@@ -54,6 +57,7 @@ fn act() -> impl Strategy<Value = Act> {
         1 => Just(Act::StopText),
         2 => Just(Act::StopAnswered),
         1 => prop_oneof![Just(FailureKind::Away), Just(FailureKind::Refused)].prop_map(Act::StopFailed),
+        2 => prop_oneof![Just(None), Just(Some(FailureKind::Away)), Just(Some(FailureKind::NotFound))].prop_map(Act::RunStopped),
         3 => Just(Act::Begins), 3 => Just(Act::Streams), 3 => Just(Act::Ends),
         1 => Just(Act::Lost), 1 => Just(Act::Back), 1 => Just(Act::Approval),
     ]
@@ -67,6 +71,8 @@ struct Play {
     words: Vec<String>,
     sending: Vec<quell_protocol::RunId>,
     stopping: usize,
+    /// Runs that were told to stop and whose answers are out.
+    stopping_runs: Vec<quell_protocol::RunId>,
 }
 
 impl Play {
@@ -118,6 +124,14 @@ impl Play {
                 let session = scene.chat.session().clone();
                 scene.input(Input::Answer(Answer::SessionStopped { session, result: Err(failure(kind)) }))
             }
+            Act::RunStopped(kind) if !self.stopping_runs.is_empty() => {
+                let run = self.stopping_runs.remove(0);
+                let result = match kind {
+                    Some(kind) => Err(failure(kind)),
+                    None => Ok(StopReply::Receipt(Box::new(receipts::stopped()))),
+                };
+                scene.input(Input::Answer(Answer::RunStopped { run, result }))
+            }
             Act::Begins => {
                 let agent = quell_protocol::AgentId::parse("main").unwrap();
                 first.map(|id| scene.event(&id, EventKind::Started { agent })).unwrap_or_default()
@@ -131,7 +145,7 @@ impl Play {
                     "callId": "c1", "tool": "shell", "arguments": {}, "requestedAt": "", "expiresAt": "", "state": "pending"}]);
                 scene.input(Input::Answer(Answer::Approvals(Ok(read(row)))))
             }
-            Act::StopAnswered | Act::StopFailed(_) => Vec::new(),
+            Act::StopAnswered | Act::StopFailed(_) | Act::RunStopped(_) => Vec::new(),
         }
     }
 
@@ -150,6 +164,7 @@ impl Play {
             match effect {
                 Effect::Send { run, .. } => self.sending.push(run.clone()),
                 Effect::StopSession { .. } => self.stopping += 1,
+                Effect::StopRun { run, .. } => self.stopping_runs.push(run.clone()),
                 _ => {}
             }
         }
@@ -190,7 +205,7 @@ proptest! {
 
     #[test]
     fn the_core_keeps_its_promises(acts in proptest::collection::vec(act(), 1..60)) {
-        let mut play = Play { scene: Scene::new(), typed: 0, words: Vec::new(), sending: Vec::new(), stopping: 0 };
+        let mut play = Play { scene: Scene::new(), typed: 0, words: Vec::new(), sending: Vec::new(), stopping: 0, stopping_runs: Vec::new() };
         for act in acts {
             let chat = &play.scene.chat;
             let (active, open) = (chat.is_active(), chat.menu.is_some() || !chat.offered().is_empty());
@@ -213,6 +228,9 @@ proptest! {
                 play.sending.clear();
                 play.stopping = 0;
             }
+            let chat = &play.scene.chat;
+            let out = play.stopping + play.stopping_runs.len() + play.sending.len();
+            prop_assert!(chat.stop.is_none() || chat.is_active() || out > 0, "a stop of nothing stands after {:?}", act);
             let found = findable(&mut play.scene.chat);
             for word in &play.words {
                 prop_assert!(found.contains(word.as_str()), "{} is lost by {:?} in {:?}", word, act, found);
