@@ -174,15 +174,27 @@ impl Chat {
         if !self.is_active() {
             return Vec::new();
         }
-        let force = self.is_stopping_all();
+        let effects = if self.is_stopping_all() { self.force() } else { self.stop_gently() };
+        self.note_asked(&effects);
+        effects
+    }
+
+    fn stop_gently(&mut self) -> Vec<Effect> {
         self.cover_all();
-        self.stop.iter_mut().for_each(|stop| stop.force |= force);
+        let force = false;
         let sending = self.runs.iter().filter(|run| run.state == RunState::Sending).map(|run| run.id.clone());
         // A message on its way is not yet of the session; its run is stopped by its id, which the daemon keeps until it comes.
         let mut effects: Vec<Effect> = sending.map(|run| Effect::StopRun { run, force }).collect();
         effects.push(Effect::StopSession { session: self.session.clone(), force });
-        self.note_asked(&effects);
         effects
+    }
+
+    /// Forces the runs that were asked gently, each by its id: another one may have begun in the session that nobody here has
+    /// seen, and it was never asked.
+    fn force(&mut self) -> Vec<Effect> {
+        let Some(stop) = &mut self.stop else { return Vec::new() };
+        stop.force = true;
+        stop.runs.keys().cloned().map(|run| Effect::StopRun { run, force: true }).collect()
     }
 
     /// True while a stop is on its way that covers everything that runs.

@@ -217,7 +217,7 @@ proptest! {
             let stopped = stops(&effects);
             if is_esc(&act) {
                 prop_assert!(stopped.is_empty() || (active && !open), "{:?} from Esc while active {} open {}", stopped, active, open);
-                prop_assert!(!active || open || stopped.contains(&(true, covered)), "{:?}, covered {}", stopped, covered);
+                prop_assert!(!active || open || stopped.contains(&(!covered, covered)), "{:?}, covered {}", stopped, covered);
             }
             if effects.contains(&Effect::Leave) {
                 let idle = !play.scene.chat.is_active();
