@@ -4,7 +4,7 @@ use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use quell_protocol::{AgentId, RunId, SessionKey};
 
 use super::effects::{Effect, Question};
-use super::state::{Chat, Menu, PickList, Picker};
+use super::state::{Chat, Chosen, Menu, PickList, Picker};
 use super::transcript::Tone;
 use crate::words::one_line;
 
@@ -39,7 +39,7 @@ impl Chat {
             PickList::Runs(_) => Question::Active,
             PickList::Agents | PickList::Models => Question::Agents,
         };
-        self.menu = Some(Menu::Picker(Picker { list, chosen: 0, filter: String::new() }));
+        self.menu = Some(Menu::Picker(Picker::new(list)));
         vec![Effect::Ask(question)]
     }
 
@@ -141,29 +141,40 @@ impl Chat {
     pub(super) fn picker_key(&mut self, key: KeyEvent) -> Vec<Effect> {
         let Some(Menu::Picker(picker)) = &self.menu else { return Vec::new() };
         let rows = self.picks(picker).unwrap_or_default();
-        let last = rows.len().saturating_sub(1);
-        let chosen = picker.chosen.min(last);
+        let chosen = picker.place(&rows).and_then(|at| rows.get(at)).map(|row| row.what.clone());
         let Some(Menu::Picker(picker)) = &mut self.menu else { return Vec::new() };
         let control = key.modifiers.contains(KeyModifiers::CONTROL);
         match key.code {
             KeyCode::Esc => self.menu = None,
-            KeyCode::Up => picker.chosen = chosen.saturating_sub(1),
-            KeyCode::Down => picker.chosen = (chosen + 1).min(last),
-            KeyCode::PageUp => picker.chosen = chosen.saturating_sub(10),
-            KeyCode::PageDown => picker.chosen = (chosen + 10).min(last),
-            KeyCode::Enter => return rows.into_iter().nth(chosen).map(|row| self.choose(row.what)).unwrap_or_default(),
-            KeyCode::Delete => return self.stop_chosen(rows.get(chosen).map(|row| &row.what)),
-            KeyCode::Char('x') if control => return self.stop_chosen(rows.get(chosen).map(|row| &row.what)),
+            KeyCode::Up => picker.move_by(-1, &rows),
+            KeyCode::Down => picker.move_by(1, &rows),
+            KeyCode::PageUp => picker.move_by(-10, &rows),
+            KeyCode::PageDown => picker.move_by(10, &rows),
+            KeyCode::Enter => return chosen.map(|pick| self.choose(pick)).unwrap_or_default(),
+            KeyCode::Delete => return self.stop_chosen(chosen),
+            KeyCode::Char('x') if control => return self.stop_chosen(chosen),
             KeyCode::Backspace => {
                 picker.filter.pop();
             }
             KeyCode::Char(c) if !control => {
                 picker.filter.push(c);
-                picker.chosen = 0;
+                picker.chosen = Chosen::First;
             }
             _ => {}
         }
         Vec::new()
+    }
+
+    /// Chooses the first line of a list that has just come: from now on the choice is that line, wherever it moves.
+    pub(super) fn settle_choice(&mut self) {
+        let Some(Menu::Picker(picker)) = &self.menu else { return };
+        if !matches!(picker.chosen, Chosen::First) {
+            return;
+        }
+        let first = self.picks(picker).and_then(|rows| rows.into_iter().next());
+        if let (Some(row), Some(Menu::Picker(picker))) = (first, &mut self.menu) {
+            picker.chosen = Chosen::Line(row.what, 0);
+        }
     }
 
     fn choose(&mut self, pick: Pick) -> Vec<Effect> {
@@ -180,16 +191,50 @@ impl Chat {
         }
     }
 
-    /// Stops the chosen run where it is, without going there.
-    fn stop_chosen(&mut self, pick: Option<&Pick>) -> Vec<Effect> {
-        let Some(Pick::Run(run, _)) = pick else { return Vec::new() };
-        self.cover(std::slice::from_ref(run));
-        self.say(Tone::Quiet, self.texts.say("term.notice.stop_asked"));
-        let ours = self.run_mut(run).is_some();
-        let effects = vec![Effect::StopRun { run: run.clone(), force: false }];
+    /// Stops the chosen run where it is, without going there; a run that is being stopped already is forced.
+    fn stop_chosen(&mut self, pick: Option<Pick>) -> Vec<Effect> {
+        let (Some(Pick::Run(run, _)), Some(Menu::Picker(picker))) = (pick, &mut self.menu) else { return Vec::new() };
+        let covered = self.stop.as_ref().is_some_and(|stop| stop.runs.contains_key(&run));
+        let force = covered || picker.stopped.contains(&run);
+        picker.stopped.push(run.clone());
+        self.cover(std::slice::from_ref(&run));
+        let words = if force { "term.state.forcing" } else { "term.notice.stop_asked" };
+        self.say(Tone::Quiet, self.texts.say(words));
+        let ours = self.run_mut(&run).is_some();
+        let effects = vec![Effect::StopRun { run, force }];
         if ours {
             self.note_asked(&effects);
+            // One run is forced here, and not the others of its stop.
+            self.stop.iter_mut().filter(|stop| stop.runs.len() == 1).for_each(|stop| stop.force |= force);
         }
         effects
+    }
+}
+
+impl Picker {
+    pub(super) fn new(list: PickList) -> Self {
+        Self { list, chosen: Chosen::First, stopped: Vec::new(), filter: String::new() }
+    }
+
+    /// Where the chosen line stands now; nothing when it is gone.
+    pub(super) fn place(&self, rows: &[Row]) -> Option<usize> {
+        match &self.chosen {
+            Chosen::First => (!rows.is_empty()).then_some(0),
+            Chosen::Line(pick, _) => rows.iter().position(|row| row.what == *pick),
+        }
+    }
+
+    fn move_by(&mut self, lines: isize, rows: &[Row]) {
+        let (from, gone) = match (self.place(rows), &self.chosen) {
+            (Some(at), _) => (at, false),
+            (None, Chosen::Line(_, at)) => (*at, true),
+            (None, Chosen::First) => (0, true),
+        };
+        // Where a line has gone the next one has moved into its place: one step down is there already.
+        let steps = if gone && lines > 0 { lines - 1 } else { lines };
+        let at = from.saturating_add_signed(steps).min(rows.len().saturating_sub(1));
+        if let Some(row) = rows.get(at) {
+            self.chosen = Chosen::Line(row.what.clone(), at);
+        }
     }
 }

@@ -10,6 +10,7 @@ use quell_protocol::{AgentId, Resource, RunId, SessionKey};
 use super::clock::Moment;
 use super::composer::Composer;
 use super::effects::Polls;
+use super::pick::Pick;
 use super::texts::Texts;
 use super::transcript::{Tone, Transcript};
 
@@ -167,9 +168,20 @@ pub(super) enum Menu {
 #[derive(Debug)]
 pub(super) struct Picker {
     pub(super) list: PickList,
-    pub(super) chosen: usize,
+    pub(super) chosen: Chosen,
+    /// Runs that were told to stop from here.
+    pub(super) stopped: Vec<RunId>,
     /// Typed letters narrow the list.
     pub(super) filter: String,
+}
+
+/// Which line of a picker is chosen: by what it is and not by its place, because a list changes under the hand.
+#[derive(Debug)]
+pub(super) enum Chosen {
+    /// The first, as soon as there is one.
+    First,
+    /// This one, last seen at this place. Once it is gone nothing is chosen, until a key chooses again.
+    Line(Pick, usize),
 }
 
 /// The lists.

@@ -228,6 +228,28 @@ fn a_run_that_was_started_elsewhere_is_found_and_followed_once() {
 }
 
 #[test]
+fn del_stops_the_run_that_was_chosen_wherever_its_line_has_moved() {
+    let mut scene = Scene::new();
+    scene.say("/runs");
+    let listed = |ids: &[&str]| {
+        let rows = ids.iter().map(|id| read(view(id, json!({"sessionKey": "far"})))).collect();
+        Input::Answer(Answer::Active(Ok(rows)))
+    };
+    let stop = |id: &str, force| vec![Effect::StopRun { run: run(id), force }];
+    scene.input(listed(&["r1", "r2", "r3"]));
+    scene.key(KeyCode::Down);
+    // An older run ends: the lines below it move up.
+    scene.input(listed(&["r2", "r3"]));
+    assert_eq!(scene.key(KeyCode::Delete), stop("r2", false));
+    assert_eq!(scene.key(KeyCode::Delete), stop("r2", true), "pressed again it forces that one");
+    scene.input(listed(&["r3"]));
+    assert_eq!(scene.key(KeyCode::Delete), [], "what was chosen is gone, and its neighbour was not chosen");
+    assert_eq!(scene.key(KeyCode::Enter), []);
+    scene.key(KeyCode::Down);
+    assert_eq!(scene.key(KeyCode::Delete), stop("r3", false));
+}
+
+#[test]
 fn ctrl_c_clears_then_stops_then_asks() {
     let mut scene = Scene::new();
     scene.running("work");

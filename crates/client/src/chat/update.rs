@@ -6,7 +6,7 @@ use quell_protocol::{EventKind, RunEvent, RunId, Verdict};
 
 use super::clock::Moment;
 use super::effects::{Effect, Failure, FailureKind, Input, Page, Question, RunSeen};
-use super::state::{Chat, Connection, Leaving, Menu, Notice, PickList, Picker, Run, RunState, Stop};
+use super::state::{Chat, Chosen, Connection, Leaving, Menu, Notice, PickList, Picker, Run, RunState, Stop};
 use super::transcript::Tone;
 
 /// How long a notice stands.
@@ -24,13 +24,17 @@ impl Chat {
             Input::Seen(run, seen) => self.seen(&run, seen),
             Input::Answer(answer) => self.answer(answer),
         };
+        self.settle_choice();
         effects.extend(self.conclude_stop());
         effects
     }
 
     fn paste(&mut self, text: &str) -> Vec<Effect> {
         match &mut self.menu {
-            Some(Menu::Picker(picker)) => picker.filter.push_str(text.lines().next().unwrap_or_default()),
+            Some(Menu::Picker(picker)) => {
+                picker.filter.push_str(text.lines().next().unwrap_or_default());
+                picker.chosen = Chosen::First;
+            }
             Some(Menu::Help | Menu::Leave) => {
                 self.menu = None;
                 self.composer.insert(text);

@@ -158,15 +158,15 @@ fn pick(chat: &Chat, picker: &Picker, most: usize) -> Panel {
         };
         rows.push(Line::styled(format!("  {}", one(chat.texts.say(key), most.saturating_sub(2))), QUIET));
     }
-    let chosen = picker.chosen.min(lines.len().saturating_sub(1));
+    let chosen = picker.place(&lines);
     let widest = lines.iter().map(|line| width(&line.name)).max().unwrap_or(0).min(most / 2);
     rows.extend(
         lines
             .iter()
             .enumerate()
-            .map(|(at, line)| pick_row(line, widest, most, if at == chosen { Mark::Chosen } else { Mark::Other })),
+            .map(|(at, line)| pick_row(line, widest, most, if Some(at) == chosen { Mark::Chosen } else { Mark::Other })),
     );
-    Panel { rows, around: Some(chosen + 1) }
+    Panel { rows, around: Some(chosen.map_or(0, |at| at + 1)) }
 }
 
 fn pick_row(line: &Row, widest: usize, most: usize, mark: Mark) -> Line<'static> {
