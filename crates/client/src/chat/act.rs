@@ -69,8 +69,8 @@ impl Chat {
             Command::Agents => self.pick(PickList::Agents),
             Command::Sessions => self.pick(PickList::Sessions(None)),
             Command::Runs => self.pick(PickList::Runs(None)),
-            Command::Approve => self.decide(Decision::Allow),
-            Command::Deny => self.decide(Decision::Deny),
+            Command::Approve => self.decide_meant(Decision::Allow),
+            Command::Deny => self.decide_meant(Decision::Deny),
             Command::Hold => self.hold_command(argument),
             Command::Queue => self.queue_command(argument),
             Command::Help => {
@@ -241,6 +241,18 @@ impl Chat {
             stop.runs.entry(run).or_default();
         }
         self.polls.held.hurry();
+    }
+
+    /// Answers the approval that was on the screen when the command was begun. It may have been answered elsewhere meanwhile:
+    /// then another one is the first, and nobody has read that.
+    fn decide_meant(&mut self, decision: Decision) -> Vec<Effect> {
+        let Some(asked) = self.approval() else { return self.decide(decision) };
+        if self.meant.as_ref() == Some(&asked.row.id) {
+            return self.decide(decision);
+        }
+        let tool = crate::words::one_line(&asked.row.tool, 60);
+        self.say(Tone::Failure, self.texts.fill("term.notice.other_approval", &[("tool", &tool)]));
+        Vec::new()
     }
 
     /// Answers the approval that waits longest.

@@ -325,7 +325,7 @@ impl Chat {
             }
             match self.approvals.iter().position(|asked| asked.row.id == row.id) {
                 Some(at) => kept.push(self.approvals.remove(at)),
-                None => kept.push(Asked { row, since: self.now, answered: false }),
+                None => kept.push(Asked { row, answered: false }),
             }
         }
         self.approvals = kept;

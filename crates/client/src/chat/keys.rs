@@ -7,7 +7,7 @@ use quell_protocol::approval::Decision;
 
 use super::commands::{self, Known};
 use super::effects::{Effect, Scroll};
-use super::state::{Asked, Chat, Leaving, Menu};
+use super::state::{Chat, Leaving, Menu, Shown};
 
 /// So long an approval has to be on the screen before a letter answers it: whoever types does not allow by accident.
 const SETTLED: Duration = Duration::from_millis(400);
@@ -105,14 +105,28 @@ impl Chat {
 
     /// True while `y` and `n` answer an approval: nothing is being typed, and the call could be read.
     pub(super) fn answers_by_letter(&self) -> bool {
-        let seen = |asked: &Asked| u128::from(self.now.since(asked.since)) >= SETTLED.as_millis();
-        self.composer.is_empty() && self.approval().is_some_and(seen)
+        let read = |shown: &Shown| u128::from(self.now.since(shown.since)) >= SETTLED.as_millis();
+        self.composer.is_empty() && self.shown.as_ref().is_some_and(read)
+    }
+
+    /// Notes which approval is on the screen, after each input. A menu or the commands that complete the input cover it.
+    pub(super) fn note_shown(&mut self) {
+        let covered = self.menu.is_some() || !self.offered().is_empty();
+        let id = self.approval().filter(|_| !covered).map(|asked| asked.row.id.clone());
+        if id.as_ref() != self.shown.as_ref().map(|shown| &shown.id) {
+            let since = self.now;
+            self.shown = id.clone().map(|id| Shown { id, since });
+        }
+        if !self.composer.text().trim_start().starts_with('/') {
+            self.meant = id;
+        }
     }
 
     fn decision_of(&self, key: KeyEvent) -> Option<Decision> {
         let plain = key.modifiers.difference(KeyModifiers::SHIFT).is_empty();
         match key.code {
-            _ if !plain || !self.answers_by_letter() => None,
+            // A key that is held down goes on to the next call, which nobody has read.
+            _ if !plain || key.kind != KeyEventKind::Press || !self.answers_by_letter() => None,
             KeyCode::Char('y' | 'Y') => Some(Decision::Allow),
             KeyCode::Char('n' | 'N') => Some(Decision::Deny),
             _ => None,

@@ -38,6 +38,9 @@ pub(crate) struct Chat {
     pub(super) menu: Option<Menu>,
     pub(super) completion: Completion,
     pub(super) approvals: Vec<Asked>,
+    pub(super) shown: Option<Shown>,
+    /// The approval that a command in the input is about: the one that was shown when its typing began.
+    pub(super) meant: Option<String>,
     pub(super) connection: Connection,
     pub(super) hold: Hold,
     pub(super) notice: Option<Notice>,
@@ -201,12 +204,19 @@ pub(super) struct Completion {
     pub(super) closed_for: Option<String>,
 }
 
-/// An approval that waits, and since when it is on the screen.
+/// An approval that waits.
 #[derive(Debug)]
 pub(super) struct Asked {
     pub(super) row: ApprovalRow,
-    pub(super) since: Moment,
     pub(super) answered: bool,
+}
+
+/// The approval that is on the screen, which is not every one that waits: an answer is for what could be read.
+#[derive(Debug)]
+pub(super) struct Shown {
+    pub(super) id: String,
+    /// When it came to be seen: it may have waited behind another one, or under a menu.
+    pub(super) since: Moment,
 }
 
 /// Whether the daemon answers.
@@ -268,6 +278,8 @@ impl Chat {
             menu: None,
             completion: Completion::default(),
             approvals: Vec::new(),
+            shown: None,
+            meant: None,
             connection: Connection::Connecting,
             hold: Hold::default(),
             notice: None,

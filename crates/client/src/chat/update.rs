@@ -25,6 +25,7 @@ impl Chat {
             Input::Answer(answer) => self.answer(answer),
         };
         self.settle_choice();
+        self.note_shown();
         effects.extend(self.conclude_stop());
         effects
     }
