@@ -124,7 +124,7 @@ impl Chat {
                     if text == STOP_TEXT {
                         return self.stop_failed(failure);
                     }
-                    self.composer.put_back(std::slice::from_ref(&text));
+                    self.give_back([(id.clone(), text.clone())]);
                     if failure.kind == FailureKind::Away {
                         self.doubts.push((id.clone(), text));
                     }
@@ -177,15 +177,23 @@ impl Chat {
         let place = |run: &RunId| self.runs.iter().position(|known| known.id == *run).map_or(0, |at| at + 1);
         let mut withdrawn: Vec<_> = answer.withdrawn.iter().collect();
         withdrawn.sort_by_key(|message| place(&message.run_id));
-        let texts: Vec<String> = withdrawn.into_iter().map(|message| message.text.clone()).collect();
+        let mut texts: Vec<_> = withdrawn.into_iter().map(|gone| (gone.run_id.clone(), gone.text.clone())).collect();
         for message in &answer.withdrawn {
             self.forget(&message.run_id);
         }
-        if let Some(stop) = &mut self.stop {
-            stop.unreturned.clear();
+        if let Some(stop) = self.stop.as_mut().filter(|stop| !stop.awaits_texts()) {
+            // What no answer names was withdrawn by its own id: it was on its way, and so the last.
+            texts.append(&mut stop.unreturned);
         }
-        self.composer.put_back(&texts);
+        self.give_back(texts);
         Vec::new()
+    }
+
+    /// Puts texts back into the input, each once, whoever brings it.
+    pub(super) fn give_back(&mut self, texts: impl IntoIterator<Item = (RunId, String)>) {
+        let fresh = texts.into_iter().filter_map(|(run, text)| self.returned.insert(run).then_some(text));
+        let fresh: Vec<String> = fresh.collect();
+        self.composer.put_back(&fresh);
     }
 
     fn run_stopped(&mut self, run: &RunId, result: Outcome<()>) -> Vec<Effect> {
@@ -213,7 +221,7 @@ impl Chat {
                 self.leaving = super::state::Leaving::No;
             }
         }
-        self.composer.put_back(&texts);
+        self.give_back(texts);
         Vec::new()
     }
 

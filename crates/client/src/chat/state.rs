@@ -1,7 +1,7 @@
 //! Everything the chat knows: facts about the session, the page, the input, what is open, what is being stopped. It has no
 //! hands; [`super::update`] changes it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use quell_protocol::api::{AgentRow, Hold, OnBusy, RunView, SessionRow};
 use quell_protocol::approval::ApprovalRow;
@@ -32,6 +32,8 @@ pub(crate) struct Chat {
     pub(super) looking: Vec<RunId>,
     /// Messages that may have arrived although their answer was lost; their texts are back in the input.
     pub(super) doubts: Vec<(RunId, String)>,
+    /// Withdrawn messages whose texts are back in the input already: two answers may name the same one.
+    pub(super) returned: BTreeSet<RunId>,
     pub(super) policy: OnBusy,
     pub(super) stop: Option<Stop>,
     pub(super) leaving: Leaving,
@@ -106,7 +108,7 @@ pub(super) struct Stop {
     /// What was asked for it and is not answered yet.
     pub(super) out: Vec<StopAsked>,
     /// Texts of messages that were withdrawn before the answer came, which brings them in their order.
-    pub(super) unreturned: Vec<String>,
+    pub(super) unreturned: Vec<(RunId, String)>,
 }
 
 /// Something that was asked for a stop. Each travels on a connection of its own, so that one answer says nothing about another.
@@ -272,6 +274,7 @@ impl Chat {
             runs: Vec::new(),
             looking: Vec::new(),
             doubts: Vec::new(),
+            returned: BTreeSet::new(),
             policy: OnBusy::Queue,
             stop: None,
             leaving: Leaving::No,

@@ -177,6 +177,39 @@ fn the_texts_of_the_queue_come_back_once_and_in_their_order() {
 }
 
 #[test]
+fn a_text_comes_back_once_however_the_answers_of_a_stop_overtake_each_other() {
+    let mut scene = Scene::new();
+    scene.running("one");
+    let two = scene.sent("two", "queued");
+    let three = sent_run(&scene.say("three")).unwrap();
+    scene.esc();
+    scene.input(Input::Answer(Answer::RunStopped { run: three.clone(), result: Err(not_found()) }));
+    // The answer to the one stop says nothing about the other, which brings this text.
+    ended(&mut scene, &two);
+    assert_eq!(scene.chat.composer.text(), "");
+    let accepted = read(json!({"runId": three.as_str(), "sessionKey": "work", "state": "queued"}));
+    scene.input(Input::Answer(Answer::Sent { run: three.clone(), result: Ok(Sent::Accepted(accepted)) }));
+    ended(&mut scene, &three);
+    let withdrawn = json!([{"runId": two.as_str(), "text": "two"}]);
+    scene.stop_answered(read(json!({"aborted": true, "runIds": [], "withdrawn": withdrawn})));
+    assert_eq!(scene.chat.composer.text(), "two\nthree", "and the one that no answer names is not lost");
+}
+
+#[test]
+fn a_text_that_its_end_brought_back_is_not_brought_by_a_later_answer_too() {
+    let mut scene = Scene::new();
+    scene.running("one");
+    let two = scene.sent("two", "queued");
+    // A stop text that was typed as a message is known as a stop only by its answer.
+    let stop = sent_run(&scene.say("stop")).unwrap();
+    ended(&mut scene, &two);
+    let withdrawn = json!([{"runId": two.as_str(), "text": "two"}]);
+    let answer = Sent::Stopped(read(json!({"aborted": true, "runIds": [], "withdrawn": withdrawn})));
+    scene.input(Input::Answer(Answer::Sent { run: stop, result: Ok(answer) }));
+    assert_eq!(scene.chat.composer.text(), "two");
+}
+
+#[test]
 fn a_queued_message_that_somebody_else_withdraws_comes_back() {
     let mut scene = Scene::new();
     scene.running("one");

@@ -6,7 +6,7 @@ use quell_protocol::{EventKind, RunEvent, RunId, Verdict};
 
 use super::clock::Moment;
 use super::effects::{Effect, Failure, FailureKind, Input, Page, Question, RunSeen};
-use super::state::{Chat, Chosen, Connection, Leaving, Menu, Notice, PickList, Picker, Run, RunState, Stop};
+use super::state::{Chat, Chosen, Connection, Leaving, Menu, Notice, PickList, Picker, Run, RunState};
 use super::transcript::Tone;
 
 /// How long a notice stands.
@@ -164,13 +164,11 @@ impl Chat {
     fn withdrawn(&mut self, id: &RunId) -> Vec<Effect> {
         let Some(at) = self.runs.iter().position(|run| run.id == *id) else { return Vec::new() };
         let run = self.runs.remove(at);
+        let covered = self.stop.as_mut().is_some_and(|stop| stop.runs.remove(id).is_some());
         match &mut self.stop {
-            Some(stop) if stop.runs.contains_key(id) && stop.awaits_texts() => {
-                stop.runs.remove(id);
-                stop.unreturned.push(run.text);
-            }
+            Some(stop) if covered && stop.awaits_texts() => stop.unreturned.push((run.id, run.text)),
             _ if run.own => {
-                self.composer.put_back(&[run.text]);
+                self.give_back([(run.id, run.text)]);
                 self.say(Tone::Quiet, self.texts.say("term.notice.withdrawn"));
             }
             _ => {}
@@ -189,8 +187,8 @@ impl Chat {
 
     /// Ends the stop when nothing is left of it, and leaves when that was wanted.
     fn conclude_stop(&mut self) -> Vec<Effect> {
-        if self.stop.as_ref().is_some_and(Stop::is_over) {
-            self.stop = None;
+        if let Some(over) = self.stop.take_if(|stop| stop.is_over()) {
+            self.give_back(over.unreturned);
         }
         if self.leaving == Leaving::WhenStopped && self.stop.is_none() && !self.is_active() {
             self.leaving = Leaving::No;

@@ -177,7 +177,7 @@ fn findable(chat: &mut Chat) -> String {
     for run in &chat.runs {
         found += &format!("\n{}", run.text);
     }
-    for text in chat.stop.iter().flat_map(|stop| &stop.unreturned) {
+    for (_, text) in chat.stop.iter().flat_map(|stop| &stop.unreturned) {
         found += &format!("\n{text}");
     }
     for entry in (0..chat.transcript.len()).filter_map(|at| chat.transcript.get(at)) {
