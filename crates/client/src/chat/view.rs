@@ -74,7 +74,7 @@ impl Chat {
         }
         let texts = sending.iter().map(|run| run.text.as_str()).filter(|text| *text != STOP_TEXT);
         self.add_texts("term.left.perhaps_unsent", texts.collect(), &mut lines);
-        let withdrawn = self.stop.iter().flat_map(|stop| &stop.unreturned).map(String::as_str);
+        let withdrawn = self.stop.iter().flat_map(|stop| &stop.unreturned).map(|(_, text)| text.as_str());
         let typed = Some(self.composer.text()).filter(|text| !text.trim().is_empty());
         self.add_texts("term.left.unsent", withdrawn.chain(typed).collect(), &mut lines);
         lines
