@@ -10,6 +10,7 @@ mod composer;
 mod effects;
 mod errands;
 mod keys;
+mod left_behind;
 mod look;
 mod markdown;
 mod painter;

@@ -103,10 +103,11 @@ impl Chat {
         let going_on = self.runs.len();
         let old = std::mem::replace(&mut self.session, session);
         self.transcript = Transcript::default();
-        self.runs.clear();
+        self.leave_behind(&old);
         self.looking.clear();
         self.approvals.clear();
-        self.stop = None;
+        // Whoever goes on elsewhere does not wait for an end to leave.
+        self.leaving = Leaving::No;
         self.facts = Facts::default();
         self.pages = Pages::default();
         self.polls.session.hurry();

@@ -87,12 +87,15 @@ impl Chat {
     }
 
     fn sent(&mut self, id: &RunId, result: Outcome<Sent>) -> Vec<Effect> {
+        if let Some(left) = self.take_left_behind(id) {
+            return self.sent_elsewhere(left, result);
+        }
         self.note_answered(&StopAsked::Text(id.clone()));
         let at = self.runs.iter().position(|run| run.id == *id);
         match result {
             Ok(Sent::Accepted(answer)) if answer.state == "steered" => {
-                let text = at.map(|at| self.runs.remove(at).text).unwrap_or_default();
                 self.uncover(id);
+                let Some(text) = at.map(|at| self.runs.remove(at).text) else { return self.back() };
                 match self.transcript.turn_mut(&answer.run_id).filter(|turn| turn.end.is_none()) {
                     Some(turn) => turn.steered.push(text),
                     None => drop(self.transcript.push(Body::Said(text))),
@@ -119,17 +122,12 @@ impl Chat {
             Err(failure) => {
                 self.failed(&failure);
                 self.uncover(id);
-                if let Some(at) = at {
-                    let text = self.runs.remove(at).text;
-                    if text == STOP_TEXT {
-                        return self.stop_failed(failure);
-                    }
-                    self.give_back([(id.clone(), text.clone())]);
-                    if failure.kind == FailureKind::Away {
-                        self.doubts.push((id.clone(), text));
-                    }
+                match at.map(|at| self.runs.remove(at).text) {
+                    Some(text) if text == STOP_TEXT => return self.stop_failed(failure),
+                    Some(text) => self.not_sent(id.clone(), text, &failure),
+                    // A stop took it out of the queue before this was heard, and brought its text.
+                    None => {}
                 }
-                self.say(Tone::Failure, self.texts.fill("term.notice.unsent", &[("why", &failure.text)]));
                 Vec::new()
             }
         }
@@ -155,7 +153,7 @@ impl Chat {
 
     fn session_stopped(&mut self, session: &SessionKey, result: Outcome<StopAnswer>) -> Vec<Effect> {
         if *session != self.session {
-            return Vec::new();
+            return self.stopped_elsewhere(session, result);
         }
         self.note_answered(&StopAsked::Session);
         match result {
@@ -388,7 +386,8 @@ impl Chat {
         match result {
             Ok(view) => {
                 self.say(Tone::Quiet, self.texts.fill("term.notice.model", &[("model", model)]));
-                let key = self.session.clone();
+                // It may be about a session that was left meanwhile.
+                let key = view.row.key.clone();
                 self.session_seen(&key, Ok(view))
             }
             Err(failure) => self.complain::<()>(Err(failure)),

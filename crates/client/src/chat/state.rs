@@ -32,6 +32,8 @@ pub(crate) struct Chat {
     pub(super) looking: Vec<RunId>,
     /// Messages that may have arrived although their answer was lost; their texts are back in the input.
     pub(super) doubts: Vec<(RunId, String)>,
+    /// Messages that were on their way when their session was left.
+    pub(super) left_behind: Vec<LeftBehind>,
     /// Withdrawn messages whose texts are back in the input already: two answers may name the same one.
     pub(super) returned: BTreeSet<RunId>,
     pub(super) policy: OnBusy,
@@ -84,6 +86,16 @@ pub(super) struct Run {
     pub(super) followed: bool,
     /// True for what was sent from here.
     pub(super) own: bool,
+}
+
+/// A message that was on its way when its session was left.
+#[derive(Debug)]
+pub(super) struct LeftBehind {
+    pub(super) run: RunId,
+    pub(super) session: SessionKey,
+    pub(super) text: String,
+    /// True when its run was told to stop before.
+    pub(super) stopped: bool,
 }
 
 /// How far a run is.
@@ -274,6 +286,7 @@ impl Chat {
             runs: Vec::new(),
             looking: Vec::new(),
             doubts: Vec::new(),
+            left_behind: Vec::new(),
             returned: BTreeSet::new(),
             policy: OnBusy::Queue,
             stop: None,

@@ -1,10 +1,11 @@
 //! The core under the hands of people: what keys and answers may do in every state, and what they may never do.
 
+mod approvals;
+mod elsewhere;
 mod properties;
 
-use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
-use quell_protocol::approval::Decision;
-use quell_protocol::{EventKind, SessionKey};
+use crossterm::event::KeyCode;
+use quell_protocol::EventKind;
 use serde_json::json;
 
 use super::effects::{Answer, Effect, Failure, FailureKind, Input, Page, Question, RunSeen};
@@ -308,76 +309,6 @@ fn who_stops_and_leaves_waits_for_the_end() {
     assert!(ended(&mut scene, &id).contains(&Effect::Leave));
 }
 
-/// The daemon lists these approvals as waiting.
-fn asks(scene: &mut Scene, ids: &[&str]) {
-    let row = |id: &&str| {
-        read(json!({"id": id, "runId": "u.1", "sessionKey": "work", "agent": "main", "principal": "admin",
-            "callId": "c1", "tool": "shell", "arguments": {}, "requestedAt": "", "expiresAt": "", "state": "pending"}))
-    };
-    scene.input(Input::Answer(Answer::Approvals(Ok(ids.iter().map(row).collect()))));
-}
-
-fn allow(id: &str) -> Effect {
-    Effect::AnswerApproval { id: id.into(), decision: Decision::Allow }
-}
-
-#[test]
-fn a_letter_answers_an_approval_only_when_it_could_be_read() {
-    let mut scene = Scene::new();
-    scene.running("work");
-    asks(&mut scene, &["a1"]);
-    assert_eq!(scene.key(KeyCode::Char('y')), []);
-    assert_eq!(scene.chat.composer.text(), "y");
-    scene.after(1_000);
-    assert_eq!(scene.key(KeyCode::Char('n')), [], "while something is typed, letters are text");
-    scene.control('c');
-    assert_eq!(scene.key(KeyCode::Char('y')), [allow("a1")]);
-    assert_eq!(scene.key(KeyCode::Char('y')), [], "once");
-}
-
-#[test]
-fn a_call_that_waited_behind_another_one_is_not_allowed_with_it() {
-    let mut scene = Scene::new();
-    scene.running("work");
-    asks(&mut scene, &["a1", "a2"]);
-    scene.after(1_000);
-    assert_eq!(scene.key(KeyCode::Char('y')), [allow("a1")]);
-    assert_eq!(scene.key(KeyCode::Char('y')), [], "it has only just come to be seen");
-    scene.control('c');
-    scene.after(1_000);
-    let mut held = KeyEvent::new(KeyCode::Char('y'), KeyModifiers::NONE);
-    held.kind = KeyEventKind::Repeat;
-    assert_eq!(scene.input(Input::Key(held)), [], "a key that is held down was pressed for another one");
-    scene.control('c');
-    assert_eq!(scene.key(KeyCode::Char('y')), [allow("a2")]);
-}
-
-#[test]
-fn a_call_that_came_under_a_menu_is_read_first() {
-    let mut scene = Scene::new();
-    scene.running("work");
-    scene.say("/help");
-    asks(&mut scene, &["a1"]);
-    scene.after(1_000);
-    scene.esc();
-    assert_eq!(scene.key(KeyCode::Char('y')), []);
-    scene.control('c');
-    scene.after(1_000);
-    assert_eq!(scene.key(KeyCode::Char('y')), [allow("a1")]);
-}
-
-#[test]
-fn a_typed_answer_is_for_the_call_that_was_shown_when_it_was_begun() {
-    let mut scene = Scene::new();
-    scene.running("work");
-    asks(&mut scene, &["a1", "a2"]);
-    scene.type_in("/approve");
-    asks(&mut scene, &["a2"]);
-    assert_eq!(scene.key(KeyCode::Enter), []);
-    assert!(scene.screen(80, 24).contains("not answered, another call waits now: shell"));
-    assert_eq!(scene.say("/approve"), [allow("a2")]);
-}
-
 #[test]
 fn a_lost_daemon_is_told_and_the_next_answer_ends_that() {
     let mut scene = Scene::new();
@@ -386,23 +317,6 @@ fn a_lost_daemon_is_told_and_the_next_answer_ends_that() {
     assert!(scene.screen(80, 24).contains("not connected"));
     scene.input(Input::Seen(id, RunSeen::Back));
     assert!(scene.screen(80, 24).contains("● live"));
-}
-
-#[test]
-fn another_session_takes_over_the_screen_and_not_the_input() {
-    let mut scene = Scene::new();
-    scene.running("work");
-    scene.say("/new");
-    scene.type_in("draft");
-    assert_eq!(scene.chat.session().as_str(), "cli:2026-03-01-abcd");
-    assert!(!scene.chat.is_active());
-    assert!(scene.screen(80, 24).contains("1 run goes on in the session left behind: work"));
-    // What comes late from the old session changes nothing here.
-    let row =
-        json!({"key": "work", "state": "active", "createdAt": "", "lastUsedAt": "", "activeRuns": ["r7"], "turns": 0});
-    let key = SessionKey::parse("work").unwrap();
-    assert_eq!(scene.input(Input::Answer(Answer::Session { key, result: Ok(read(row)) })), []);
-    assert_eq!(scene.chat.composer.text(), "draft");
 }
 
 #[test]

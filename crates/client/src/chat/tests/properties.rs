@@ -2,12 +2,12 @@
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use proptest::prelude::*;
-use quell_protocol::EventKind;
+use quell_protocol::{EventKind, SessionKey};
 use serde_json::json;
 
 use super::super::effects::{Answer, Effect, Failure, FailureKind, Input, RunSeen};
 use super::super::scene::{Scene, read};
-use super::super::state::{Chat, Menu};
+use super::super::state::{Chat, Menu, Run, RunState};
 use super::super::transcript::Body;
 use super::super::turn::Block;
 use super::{ended, stops};
@@ -70,7 +70,10 @@ struct Play {
     /// Words that were typed while the input took them.
     words: Vec<String>,
     sending: Vec<quell_protocol::RunId>,
-    stopping: usize,
+    /// Sessions that were told to stop and whose answers are out.
+    stopping: Vec<SessionKey>,
+    /// Messages that waited in a session when it was left.
+    waiting_there: Vec<(SessionKey, Vec<(quell_protocol::RunId, String)>)>,
     /// Runs that were told to stop and whose answers are out.
     stopping_runs: Vec<quell_protocol::RunId>,
 }
@@ -113,25 +116,18 @@ impl Play {
             )))),
             Act::Refused(kind) => self.answered(|_| Err(failure(kind))),
             Act::StopText => self.answered(|_| Ok(Sent::Stopped(read(json!({"aborted": false, "runIds": []}))))),
-            Act::StopAnswered if self.stopping > 0 => {
-                self.stopping -= 1;
-                let queued = scene.chat.runs.iter().filter(|run| run.state == super::super::state::RunState::Queued);
+            Act::StopAnswered if self.stopping.first().is_some_and(|of| of != scene.chat.session()) => self.stop_answered_elsewhere(),
+            Act::StopAnswered if !self.stopping.is_empty() => {
+                self.stopping.remove(0);
+                let queued = scene.chat.runs.iter().filter(|run| run.state == RunState::Queued);
                 let withdrawn: Vec<_> = queued.map(|run| json!({"runId": run.id.as_str(), "text": run.text})).collect();
                 scene.stop_answered(read(json!({"aborted": true, "runIds": [], "withdrawn": withdrawn})))
             }
-            Act::StopFailed(kind) if self.stopping > 0 => {
-                self.stopping -= 1;
-                let session = scene.chat.session().clone();
+            Act::StopFailed(kind) if !self.stopping.is_empty() => {
+                let session = self.stopping.remove(0);
                 scene.input(Input::Answer(Answer::SessionStopped { session, result: Err(failure(kind)) }))
             }
-            Act::RunStopped(kind) if !self.stopping_runs.is_empty() => {
-                let run = self.stopping_runs.remove(0);
-                let result = match kind {
-                    Some(kind) => Err(failure(kind)),
-                    None => Ok(StopReply::Receipt(Box::new(receipts::stopped()))),
-                };
-                scene.input(Input::Answer(Answer::RunStopped { run, result }))
-            }
+            Act::RunStopped(kind) if !self.stopping_runs.is_empty() => self.run_stopped(kind.map(failure)),
             Act::Begins => {
                 let agent = quell_protocol::AgentId::parse("main").unwrap();
                 first.map(|id| scene.event(&id, EventKind::Started { agent })).unwrap_or_default()
@@ -149,6 +145,39 @@ impl Play {
         }
     }
 
+    /// The answer to a stop of a session that was left since: it brings what waited there.
+    fn stop_answered_elsewhere(&mut self) -> Vec<Effect> {
+        let scene = &mut self.scene;
+        let session = self.stopping.remove(0);
+        let there = self.waiting_there.iter_mut().filter(|(of, _)| *of == session);
+        let texts: Vec<_> = there.flat_map(|(_, waiting)| waiting.drain(..)).collect();
+        let withdrawn: Vec<_> = texts.iter().map(|(run, text)| json!({"runId": run.as_str(), "text": text})).collect();
+        let result = Ok(read(json!({"aborted": true, "runIds": [], "withdrawn": withdrawn})));
+        let effects = scene.input(Input::Answer(Answer::SessionStopped { session, result }));
+        let input = scene.chat.composer.text();
+        assert!(texts.iter().all(|(_, text)| input.contains(text)), "{texts:?} did not come back: {input:?}");
+        effects
+    }
+
+    fn run_stopped(&mut self, failure: Option<Failure>) -> Vec<Effect> {
+        let run = self.stopping_runs.remove(0);
+        let receipt = StopReply::Receipt(Box::new(receipts::stopped()));
+        let result = failure.map_or(Ok(receipt), Err);
+        self.scene.input(Input::Answer(Answer::RunStopped { run, result }))
+    }
+
+    /// True for the answer to something that was asked for a session that was left since.
+    fn is_answer_elsewhere(&self, act: &Act) -> bool {
+        let chat = &self.scene.chat;
+        match act {
+            Act::StopAnswered | Act::StopFailed(_) => self.stopping.first().is_some_and(|of| of != chat.session()),
+            Act::Taken(_) | Act::Refused(_) | Act::StopText => {
+                self.sending.first().is_some_and(|id| chat.left_behind.iter().any(|left| left.run == *id))
+            }
+            _ => false,
+        }
+    }
+
     fn answered(&mut self, result: impl FnOnce(&str) -> Result<Sent, Failure>) -> Vec<Effect> {
         if self.sending.is_empty() {
             return Vec::new();
@@ -163,7 +192,7 @@ impl Play {
         for effect in effects {
             match effect {
                 Effect::Send { run, .. } => self.sending.push(run.clone()),
-                Effect::StopSession { .. } => self.stopping += 1,
+                Effect::StopSession { session, .. } => self.stopping.push(session.clone()),
                 Effect::StopRun { run, .. } => self.stopping_runs.push(run.clone()),
                 _ => {}
             }
@@ -176,6 +205,9 @@ fn findable(chat: &mut Chat) -> String {
     let mut found = chat.composer.findable();
     for run in &chat.runs {
         found += &format!("\n{}", run.text);
+    }
+    for left in &chat.left_behind {
+        found += &format!("\n{}", left.text);
     }
     for (_, text) in chat.stop.iter().flat_map(|stop| &stop.unreturned) {
         found += &format!("\n{text}");
@@ -205,13 +237,17 @@ proptest! {
 
     #[test]
     fn the_core_keeps_its_promises(acts in proptest::collection::vec(act(), 1..60)) {
-        let mut play = Play { scene: Scene::new(), typed: 0, words: Vec::new(), sending: Vec::new(), stopping: 0, stopping_runs: Vec::new() };
+        let mut play = Play { scene: Scene::new(), typed: 0, words: Vec::new(), sending: Vec::new(), stopping: Vec::new(), waiting_there: Vec::new(), stopping_runs: Vec::new() };
         for act in acts {
             let chat = &play.scene.chat;
             let (active, open) = (chat.is_active(), chat.menu.is_some() || !chat.offered().is_empty());
             let (covered, wants) = (active && chat.is_stopping_all(), chat.is_leaving());
             let asked = matches!(chat.menu, Some(Menu::Leave));
             let session = chat.session().clone();
+            let waits = |run: &&Run| run.state == RunState::Queued;
+            let waiting: Vec<_> = chat.runs.iter().filter(waits).map(|run| (run.id.clone(), run.text.clone())).collect();
+            let elsewhere = play.is_answer_elsewhere(&act);
+            let (runs, stop) = (chat.runs.len(), chat.stop.is_some());
             let effects = play.take(act.clone());
             play.note(&effects);
             let stopped = stops(&effects);
@@ -224,12 +260,11 @@ proptest! {
                 prop_assert!(idle && (asked || wants || !active), "left by {:?}", act);
             }
             if play.scene.chat.session() != &session {
-                // Another session: what was sent in the old one is the daemon's and stays there.
-                play.sending.clear();
-                play.stopping = 0;
+                play.waiting_there.push((session, waiting));
             }
             let chat = &play.scene.chat;
-            let out = play.stopping + play.stopping_runs.len() + play.sending.len();
+            prop_assert!(!elsewhere || (chat.runs.len(), chat.stop.is_some()) == (runs, stop), "{:?} of another session", act);
+            let out = play.stopping.len() + play.stopping_runs.len() + play.sending.len();
             prop_assert!(chat.stop.is_none() || chat.is_active() || out > 0, "a stop of nothing stands after {:?}", act);
             let found = findable(&mut play.scene.chat);
             for word in &play.words {

@@ -161,10 +161,9 @@ fn pick(chat: &Chat, picker: &Picker, most: usize) -> Panel {
     let chosen = picker.place(&lines);
     let widest = lines.iter().map(|line| width(&line.name)).max().unwrap_or(0).min(most / 2);
     rows.extend(
-        lines
-            .iter()
-            .enumerate()
-            .map(|(at, line)| pick_row(line, widest, most, if Some(at) == chosen { Mark::Chosen } else { Mark::Other })),
+        lines.iter().enumerate().map(|(at, line)| {
+            pick_row(line, widest, most, if Some(at) == chosen { Mark::Chosen } else { Mark::Other })
+        }),
     );
     Panel { rows, around: Some(chosen.map_or(0, |at| at + 1)) }
 }
