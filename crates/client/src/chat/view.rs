@@ -72,7 +72,8 @@ impl Chat {
             let command = format!("quell stop --session {quoted}");
             lines.push(self.texts.fill("term.left.goes_on", &[("runs", &runs), ("command", &command)]));
         }
-        let texts = sending.iter().map(|run| run.text.as_str()).filter(|text| *text != STOP_TEXT);
+        let elsewhere = self.left_behind.iter().map(|left| left.text.as_str());
+        let texts = elsewhere.chain(sending.iter().map(|run| run.text.as_str())).filter(|text| *text != STOP_TEXT);
         self.add_texts("term.left.perhaps_unsent", texts.collect(), &mut lines);
         let withdrawn = self.stop.iter().flat_map(|stop| &stop.unreturned).map(|(_, text)| text.as_str());
         let typed = Some(self.composer.text()).filter(|text| !text.trim().is_empty());

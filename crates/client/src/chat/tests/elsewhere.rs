@@ -54,6 +54,8 @@ fn what_fails_in_the_session_left_behind_is_said_with_its_name() {
     let unsent = sent_run(&scene.say("two")).unwrap();
     let stop = sent_run(&scene.say("/stop")).unwrap();
     scene.say("/new");
+    let farewell = scene.chat.farewell();
+    assert!(farewell.contains(&"two".into()), "who leaves now is told its text: {farewell:?}");
     let work = SessionKey::parse("work").unwrap();
     scene.input(Input::Answer(Answer::SessionStopped { session: work, result: Err(refused()) }));
     assert!(scene.screen(80, 24).contains("session work could not be stopped: no"));
