@@ -12,45 +12,37 @@ use self::table::Table;
 use super::look::{CODE, PLAIN, QUIET, STRONG};
 use super::text::{clean, wrap};
 
+/// What models write besides the core of Markdown.
+const OPTIONS: Options = Options::ENABLE_TABLES.union(Options::ENABLE_STRIKETHROUGH).union(Options::ENABLE_TASKLISTS);
+
 /// Renders a piece of Markdown to rows of at most `most` columns.
 pub(super) fn render(text: &str, most: usize) -> Vec<Line<'static>> {
     let text = clean(text);
-    let options = Options::ENABLE_TABLES | Options::ENABLE_STRIKETHROUGH | Options::ENABLE_TASKLISTS;
     let mut page = Page { most: most.max(1), styles: vec![PLAIN], ..Page::default() };
-    for event in Parser::new_ext(&text, options) {
+    for event in Parser::new_ext(&text, OPTIONS) {
         page.take(event);
     }
     page.flush();
     page.rows
 }
 
-/// Length of the beginning of a text that later text cannot change any more: whole blocks, up to a blank line that stands
-/// neither in a fence nor before something that continues a list.
+/// Length of the beginning of a text that later text cannot change any more: all but the last block of its whole lines. A
+/// line that is not whole may yet turn out to belong to the block above it.
 pub(super) fn closed_until(text: &str) -> usize {
-    let (mut closed, mut at, mut blank) = (0, 0, false);
-    let mut fence: Option<&str> = None;
-    for line in text.split_inclusive('\n') {
-        let bare = line.trim_start();
-        if blank && fence.is_none() && !bare.is_empty() && !continues(line) {
-            closed = at;
+    let text = &text[..text.rfind('\n').map_or(0, |end| end + 1)];
+    let (mut last, mut depth) = (0, 0_usize);
+    for (event, range) in Parser::new_ext(text, OPTIONS).into_offset_iter() {
+        if depth == 0 && !matches!(event, Event::End(_)) {
+            last = range.start;
         }
-        match fence {
-            Some(mark) if bare.starts_with(mark) && bare.trim_end().chars().all(|c| mark.starts_with(c)) => {
-                fence = None
-            }
-            Some(_) => {}
-            None => fence = ["```", "~~~"].into_iter().find(|mark| bare.starts_with(mark)),
+        match event {
+            Event::Start(_) => depth += 1,
+            Event::End(_) => depth = depth.saturating_sub(1),
+            _ => {}
         }
-        blank = bare.is_empty();
-        at += line.len();
     }
-    closed
-}
-
-/// True for a line that may belong to the list item above the blank line.
-fn continues(line: &str) -> bool {
-    let first = line.chars().next().unwrap_or(' ');
-    first == ' ' || first == '\t' || first.is_ascii_digit() || matches!(first, '-' | '*' | '+')
+    // What stands before a block in its first line, such as the margin of code, is part of it.
+    text[..last].rfind('\n').map_or(0, |end| end + 1)
 }
 
 /// What stands before the rows of a block.

@@ -36,10 +36,12 @@ fn a_table_that_does_not_fit_is_still_there() {
 }
 
 #[rstest]
-#[case("one\n\ntwo", 5)]
+#[case("one\n\ntwo\n", 5)]
+#[case("one\n\ntwo", 0)]
 #[case("one\n\n", 0)]
-#[case("- a\n\n- b\n\nc", 10)]
-#[case("```\na\n\nb\n```\n\nc", 14)]
+#[case("- a\n\n- b\n\nc\n", 10)]
+#[case("```\na\n\nb\n```\n\nc\n", 14)]
+#[case("a\n****", 0)]
 #[case("```\na\n\nb", 0)]
 fn a_text_is_closed_up_to_its_last_whole_block(#[case] text: &str, #[case] until: usize) {
     assert_eq!(closed_until(text), until);

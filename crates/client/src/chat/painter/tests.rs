@@ -93,7 +93,7 @@ fn a_page_up_and_a_page_down_lead_back() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(64) })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(256) })]
 
     /// However an answer is cut into pieces, its end looks as if it had come at once.
     #[test]
