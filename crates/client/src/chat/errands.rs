@@ -8,6 +8,7 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use quell_protocol::RunId;
 use quell_protocol::api::{StopRunRequest, StopSessionRequest};
+use quell_protocol::page::SessionPatch;
 
 use super::effects::{Answer, Effect, Failure, Input, Page, Question, RunSeen};
 use crate::link::{AnswerWhen, Followed, Following, Link, LinkError, RunFilter};
@@ -70,7 +71,8 @@ impl Errands {
             }
             .boxed(),
             Effect::SetModel { session, model } => async move {
-                let result = link.set_session_model(&session, &model).await.map_err(Failure::from);
+                let patch = SessionPatch { model: Some(model.clone()), agent: None };
+                let result = link.patch_session(&session, &patch).await.map_err(Failure::from);
                 Answer::ModelSet { model, result }
             }
             .boxed(),

@@ -352,18 +352,6 @@ impl Link {
         self.ask(self.request(Method::GET, &path, &query)?, Span::Ordinary).await
     }
 
-    /// Gives a session another model, from its next run on.
-    ///
-    /// # Errors
-    /// Every [`LinkError`]; a model that cannot be used is refused.
-    ///
-    /// # Cancel safety
-    /// Dropping it may or may not leave the model changed.
-    pub async fn set_session_model(&self, session: &SessionKey, model: &str) -> Result<SessionView, LinkError> {
-        let request = self.request(Method::PATCH, &["api", "sessions", session.as_str()], &[])?;
-        self.ask(request.json(&serde_json::json!({"model": model})), Span::Ordinary).await
-    }
-
     /// Empties a session's history.
     ///
     /// # Errors

@@ -1,12 +1,12 @@
 //! The calls about the page and about which model a session works with.
 
 use quell_protocol::SessionKey;
-use quell_protocol::page::{ModelRow, SessionPatch, SignInLink};
+use quell_protocol::page::{SessionPatch, SignInLink};
 use quell_protocol::session::SessionView;
 use reqwest::Method;
 use url::Url;
 
-use super::calls::{Effort, ListOf};
+use super::calls::Effort;
 use super::{Link, LinkError, Span};
 
 impl Link {
@@ -21,17 +21,6 @@ impl Link {
         let made: SignInLink = self.post(&["api", "sign-in-link"], &[], &(), Effort::ONCE).await?;
         let parts: Vec<&str> = made.path.trim_start_matches('/').split('/').collect();
         self.url(&parts, &[])
-    }
-
-    /// The models that agents work with.
-    ///
-    /// # Errors
-    /// Every [`LinkError`].
-    ///
-    /// # Cancel safety
-    /// Dropping it forgets the answer; nothing changes in the daemon.
-    pub async fn models(&self) -> ListOf<ModelRow> {
-        self.list(&["api", "models"], &[]).await
     }
 
     /// Gives a session another model or agent from its next run on.

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use quell_protocol::api::SendRequest;
+use quell_protocol::page::SessionPatch;
 use quell_protocol::{ErrorCode, EventKind, RunId, SessionKey, Verdict};
 use serde_json::json;
 use tokio::net::TcpListener;
@@ -295,6 +296,7 @@ async fn one_page_of_a_history_is_one_request() {
 async fn a_session_is_given_another_model() {
     let row = json!({"key": "s", "state": "ready", "createdAt": "", "lastUsedAt": "", "activeRuns": [], "turns": 0});
     let daemon = Daemon::of(vec![("PATCH /api/sessions/s", row)]).await;
-    daemon.link().set_session_model(&key("s"), "openai/gpt-5").await.unwrap();
+    let patch = SessionPatch { model: Some("openai/gpt-5".into()), agent: None };
+    daemon.link().patch_session(&key("s"), &patch).await.unwrap();
     assert_eq!(daemon.asked().remove(0).body, json!({"model": "openai/gpt-5"}));
 }

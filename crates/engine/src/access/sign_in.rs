@@ -61,12 +61,6 @@ impl Access {
         self.issue_cookie(principal, scope, Digest::of(token)).await.map(Some)
     }
 
-    /// Whose cookie this is and what it may do; `None` when it is nobody's.
-    #[must_use]
-    pub fn cookie(&self, value: &str) -> Option<(Principal, Scope)> {
-        self.owner_of_cookie(&Digest::of(value))
-    }
-
     /// The name of the cookie. Browsers do not tell the ports of a host apart: two daemons on one machine have each its own.
     #[must_use]
     pub fn cookie_name(&self) -> &str {

@@ -42,22 +42,17 @@ impl FromRequestParts<Door> for Visitor {
 
     async fn from_request_parts(parts: &mut Parts, door: &Door) -> Result<Self, Refused> {
         check_origin(&parts.headers, door)?;
-        let access = door.engine().access();
-        let shown = match bearer(&parts.headers) {
-            Some(token) => {
-                access.authenticate(token).map(|(principal, scope)| (principal, scope, surface(&parts.headers)))
-            }
-            None => cookie(&parts.headers, door)
-                .and_then(|value| access.cookie(value))
-                .map(|(principal, scope)| (principal, scope, Surface::Page)),
-        };
-        let Some((principal, scope, surface)) = shown else {
+        let shown = credential(&parts.headers, door);
+        let owner = shown.and_then(|shown| door.engine().access().owner(&shown));
+        let Some((principal, scope)) = owner else {
             return Err(refuse(
                 ErrorCode::Unauthorized,
                 "send `Authorization: Bearer TOKEN`; the daemon wrote an admin token to `token` in its data directory",
             ));
         };
         debug_assert!(scope >= Scope::Read, "every token may look");
+        let is_page = bearer(&parts.headers).is_none();
+        let surface = if is_page { Surface::Page } else { surface(&parts.headers) };
         let origin = origin_of(&parts.extensions, &parts.headers);
         Ok(Self(Caller { principal, scope, surface, origin }))
     }
