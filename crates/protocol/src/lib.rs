@@ -8,6 +8,7 @@ pub mod approval;
 pub mod archive;
 pub mod audit;
 pub mod background;
+pub mod channel;
 pub mod error;
 pub mod event;
 pub mod hook;
@@ -19,6 +20,7 @@ pub mod session;
 pub mod society;
 pub mod verdict;
 
+pub use channel::{Attachment, AttachmentKind, ChannelMessage};
 pub use error::{ErrorCode, Problem};
 pub use event::{CallEnd, EventKind, RunEvent, ToolOutputStream};
 pub use hook::{HookBody, HookEvent, RunFacts, SessionFacts};

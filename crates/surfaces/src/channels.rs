@@ -1,0 +1,9 @@
+//! Chat networks: agents in rooms and direct chats, which can be stopped from there.
+//!
+//! [`seam`] is what a network looks like to the flow. Each network is one file or folder of its own, and knows nothing but its
+//! protocol; what it is told and asked comes through the seam.
+
+pub mod config;
+pub mod format;
+pub mod seam;
+pub(crate) mod wire;

@@ -1,0 +1,130 @@
+//! HTTP calls to a network's API: one client, JSON in and out, and an error that says whether the call may have had an effect.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use reqwest::header::{HeaderMap, RETRY_AFTER};
+use reqwest::redirect::Policy;
+use reqwest::{Client, RequestBuilder, StatusCode};
+
+use crate::channels::seam::{NotSent, Trouble};
+
+/// Connecting to an API.
+const CONNECT: Duration = Duration::from_secs(15);
+/// An answer that is larger is not read to its end.
+const LARGEST: usize = 32 * 1024 * 1024;
+/// How much of an error's text is shown.
+const SHOWN: usize = 300;
+
+/// An answer, read to its end.
+#[derive(Debug, Clone)]
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+}
+
+/// A call that got no answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum NoAnswer {
+    /// The request did not reach the server: it had no effect.
+    #[error("the server cannot be reached: {0}")]
+    Unreached(String),
+    /// It may have.
+    #[error("the answer was lost: {0}")]
+    Lost(String),
+}
+
+/// A client for APIs. It follows no redirects, because a token goes with each request.
+pub(crate) fn client() -> Result<Client, Trouble> {
+    // Whoever comes first installs it; one is as good as another.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let builder = Client::builder().connect_timeout(CONNECT).redirect(Policy::none());
+    builder.build().map_err(|error| Trouble(format!("no HTTP client can be made: {error}")))
+}
+
+/// Sends a request and reads its answer, within `time`.
+///
+/// # Errors
+/// [`NoAnswer`]; a status that is an error is an answer.
+///
+/// # Cancel safety
+/// Safe: the request is given up; the server may have acted on it.
+pub(crate) async fn call(request: RequestBuilder, time: Duration) -> Result<Answer, NoAnswer> {
+    let sent = async {
+        let response = request.send().await.map_err(|error| no_answer(&error))?;
+        let (status, headers) = (response.status(), response.headers().clone());
+        let body = read(response).await?;
+        Ok(Answer { status, headers, body })
+    };
+    let late = || NoAnswer::Lost(format!("nothing came within {} s", time.as_secs()));
+    tokio::time::timeout(time, sent).await.unwrap_or_else(|_| Err(late()))
+}
+
+async fn read(mut response: reqwest::Response) -> Result<Bytes, NoAnswer> {
+    let mut body = Vec::new();
+    while let Some(chunk) = response.chunk().await.map_err(|error| no_answer(&error))? {
+        if body.len() + chunk.len() > LARGEST {
+            return Err(NoAnswer::Lost(format!("it is larger than {LARGEST} bytes")));
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Ok(body.into())
+}
+
+fn no_answer(error: &reqwest::Error) -> NoAnswer {
+    let connecting = error.is_connect();
+    // A URL may hold a token.
+    let text = source_text(error);
+    if connecting { NoAnswer::Unreached(text) } else { NoAnswer::Lost(text) }
+}
+
+/// The innermost cause, which names no URL.
+fn source_text(error: &reqwest::Error) -> String {
+    let mut cause: &dyn std::error::Error = error;
+    let mut text = if error.is_timeout() { "timed out".to_owned() } else { "the connection failed".to_owned() };
+    while let Some(next) = cause.source() {
+        text = next.to_string();
+        cause = next;
+    }
+    text
+}
+
+impl Answer {
+    /// The body as JSON; null when it is none.
+    pub(crate) fn json(&self) -> serde_json::Value {
+        serde_json::from_slice(&self.body).unwrap_or(serde_json::Value::Null)
+    }
+
+    /// How long the server wants to be left alone, from `Retry-After` in seconds.
+    pub(crate) fn retry_after(&self) -> Option<Duration> {
+        let seconds: f64 = self.headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
+        Duration::try_from_secs_f64(seconds).ok()
+    }
+
+    /// The status and the beginning of the body, for people.
+    pub(crate) fn told(&self) -> String {
+        let body = String::from_utf8_lossy(&self.body);
+        let shown: String = body.chars().map(|c| if c.is_control() { ' ' } else { c }).take(SHOWN).collect();
+        format!("HTTP {}: {}", self.status.as_u16(), shown.trim())
+    }
+}
+
+impl NoAnswer {
+    /// As an error of sending.
+    pub(crate) fn not_sent(self, repeatable: Repeatable) -> NotSent {
+        match self {
+            Self::Unreached(why) => NotSent::Undelivered { why, after: None },
+            Self::Lost(why) => NotSent::Unknown { why, repeatable: repeatable == Repeatable::Yes },
+        }
+    }
+}
+
+/// Whether sending the same thing with the same key again shows it once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Repeatable {
+    /// It does.
+    Yes,
+    /// It may show it twice.
+    No,
+}

@@ -1,0 +1,65 @@
+//! A byte stream to a server: TCP, with TLS where that is wanted.
+
+use std::io;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use rustls::pki_types::ServerName;
+use rustls_platform_verifier::ConfigVerifierExt;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+
+/// How long connecting may take, the TLS handshake included.
+const CONNECT: Duration = Duration::from_secs(15);
+
+/// What can be read and written.
+pub(crate) trait ReadWrite: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> ReadWrite for T {}
+
+/// A connected stream. Dropping it closes it.
+pub(crate) type Stream = Box<dyn ReadWrite>;
+
+/// Whether a stream is encrypted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Security {
+    /// It is not.
+    Plain,
+    /// It is, with the system's certificates.
+    Tls,
+}
+
+/// Connects to a host and port.
+///
+/// # Errors
+/// What the system or TLS says; also when it takes too long.
+///
+/// # Cancel safety
+/// Safe: a connection that is dropped half-way is closed.
+pub(crate) async fn connect(host: &str, port: u16, security: Security) -> io::Result<Stream> {
+    let connecting = async {
+        let stream = TcpStream::connect((host, port)).await?;
+        stream.set_nodelay(true)?;
+        match security {
+            Security::Plain => Ok(Box::new(stream) as Stream),
+            Security::Tls => {
+                let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
+                Ok(Box::new(TlsConnector::from(tls()?).connect(name, stream).await?) as Stream)
+            }
+        }
+    };
+    timeout(CONNECT, connecting).await.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut)))
+}
+
+fn tls() -> io::Result<Arc<rustls::ClientConfig>> {
+    static CONFIG: OnceLock<Arc<rustls::ClientConfig>> = OnceLock::new();
+    if let Some(config) = CONFIG.get() {
+        return Ok(Arc::clone(config));
+    }
+    // Whoever comes first installs it; one is as good as another.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let made = Arc::new(rustls::ClientConfig::with_platform_verifier().map_err(io::Error::other)?);
+    Ok(Arc::clone(CONFIG.get_or_init(|| made)))
+}
