@@ -4,6 +4,9 @@
 //! protocols. Every future here may be dropped at any await: a connection that is dropped is closed, a request that is dropped
 //! is given up. Nothing here owns a task, a signal handler or a runtime.
 
+#[cfg(test)]
+pub(crate) mod recording;
+
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
