@@ -63,12 +63,24 @@ impl Approvals {
         Uuid::now_v7().to_string()
     }
 
-    /// Opens an approval. `settled` is called exactly once, by whoever settles it, with no lock of this table held.
-    pub fn open(&self, row: ApprovalRow, settled: impl FnOnce(&ApprovalState) + Send + 'static) -> Waiting {
+    /// Opens an approval. `asked` tells of it, under the lock of this table: whoever hears of it finds it, and nobody hears of
+    /// its answer first. `settled` is called exactly once, by whoever settles it, with no lock of this table held.
+    ///
+    /// # Errors
+    /// Those of `asked`; there is no approval then.
+    pub fn open<E>(
+        &self,
+        row: ApprovalRow,
+        asked: impl FnOnce(&ApprovalRow) -> Result<(), E>,
+        settled: impl FnOnce(&ApprovalState) + Send + 'static,
+    ) -> Result<Waiting, E> {
         let (tell, state) = watch::channel(ApprovalState::Pending);
         let id = row.id.clone();
-        self.table().open.insert(id.clone(), Open { row, tell, settled: Box::new(settled) });
-        Waiting { approvals: self.clone(), id, state }
+        let mut table = self.table();
+        asked(&row)?;
+        table.open.insert(id.clone(), Open { row, tell, settled: Box::new(settled) });
+        drop(table);
+        Ok(Waiting { approvals: self.clone(), id, state })
     }
 
     /// Those that wait, oldest first.
@@ -172,6 +184,7 @@ impl std::fmt::Debug for Waiting {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
     use std::pin::pin;
     use std::sync::mpsc;
 
@@ -196,16 +209,32 @@ mod tests {
         }
     }
 
+    /// An event that told of an approval reached its reader before the list did.
+    #[test]
+    fn whoever_hears_of_an_approval_finds_it_in_the_list() {
+        let (approvals, row) = (Approvals::default(), row());
+        let (look, id) = (approvals.clone(), row.id.clone());
+        let (told, heard) = mpsc::channel::<()>();
+        let reader = std::thread::spawn(move || {
+            heard.recv().unwrap();
+            look.pending().iter().any(|row| row.id == id)
+        });
+        let asked = |_: &ApprovalRow| told.send(());
+        let _waiting = approvals.open(row, asked, |_| {}).unwrap();
+        assert!(reader.join().unwrap(), "it was told of before it was there");
+    }
+
     /// The answer is taken, and the time is over before it is told.
     #[tokio::test(start_paused = true)]
     async fn an_answer_that_crosses_the_time_out_stands_and_is_never_taken_for_a_stop() {
         let (approvals, row) = (Approvals::default(), row());
         let who = Who { principal: row.principal.clone(), admin: false };
         let ((taken, is_taken), (go_on, goes_on)) = (mpsc::channel(), mpsc::channel());
-        let mut waiting = approvals.open(row.clone(), move |_| {
+        let told = move |_: &ApprovalState| {
             taken.send(()).unwrap();
             goes_on.recv().unwrap();
-        });
+        };
+        let mut waiting = approvals.open(row.clone(), |_| Ok::<_, Infallible>(()), told).unwrap();
         let answering = std::thread::spawn(move || approvals.answer(&row.id, &who, Surface::Http, Decision::Allow));
         is_taken.recv().unwrap();
         let patience = Duration::from_secs(1);

@@ -36,9 +36,9 @@ impl Job<'_> {
         let patience = Duration::from_secs(self.workshop.limits.approval_timeout_s);
         let row = self.row(call, patience);
         let (id, approvals) = (row.id.clone(), self.workshop.approvals.clone());
-        self.pen.approval_requested(&row)?;
         let (pen, told) = (self.pen.clone(), id.clone());
-        let mut waiting = approvals.open(row, move |state| pen.approval_resolved(&told, state));
+        let asked = |row: &ApprovalRow| self.pen.approval_requested(row);
+        let mut waiting = approvals.open(row, asked, move |state| pen.approval_resolved(&told, state))?;
         let held = self.scope.hold(ResourceKind::Approval, format!("{} {id}", call.tool));
         let held = held.on_stop(move |_| approvals.cancel(&id));
         let state = self.scope.race(Point::Approval, waiting.settled(patience)).await?;
