@@ -1,43 +1,8 @@
 //! Numbers, times and foreign text as people read them. Pure functions; the current time comes in as an argument.
 
 use jiff::Timestamp;
+pub use quell_protocol::words::{count, millis, one_line};
 use serde_json::Value;
-
-/// A length of time in milliseconds: `<0.1 ms`, `0.4 ms`, `12 ms`, `1.4 s`, `2 min 5 s`, `3 h 4 min`.
-#[must_use]
-pub fn millis(ms: f64) -> String {
-    let ms = ms.max(0.0);
-    match ms {
-        0.0 => "0 ms".into(),
-        _ if ms < 0.05 => "<0.1 ms".into(),
-        _ if ms < 9.95 => format!("{} ms", trimmed(ms)),
-        _ if ms < 999.5 => format!("{ms:.0} ms"),
-        _ if ms < 9_950.0 => format!("{} s", trimmed(ms / 1000.0)),
-        _ if ms < 59_500.0 => format!("{:.0} s", ms / 1000.0),
-        _ => minutes(ms / 1000.0),
-    }
-}
-
-fn trimmed(value: f64) -> String {
-    let text = format!("{value:.1}");
-    text.strip_suffix(".0").unwrap_or(&text).into()
-}
-
-fn minutes(seconds: f64) -> String {
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "a cast saturates, and this is for reading"
-    )]
-    let seconds = seconds.round() as u64;
-    let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
-    match (hours, seconds) {
-        (0, 0) => format!("{minutes} min"),
-        (0, _) => format!("{minutes} min {seconds} s"),
-        _ if minutes == 0 => format!("{hours} h"),
-        _ => format!("{hours} h {minutes} min"),
-    }
-}
 
 /// How long ago an RFC 3339 time was: `just now`, `12 s ago`, `2 min ago`, `3 h ago`, `4 days ago`. A text that is no time
 /// is given back as it is.
@@ -73,12 +38,6 @@ fn largest_unit(seconds: i64) -> String {
     }
 }
 
-/// `1 process`, `3 processes`.
-#[must_use]
-pub fn count(number: u64, one: &str, many: &str) -> String {
-    format!("{number} {}", if number == 1 { one } else { many })
-}
-
 /// A number of bytes: `512 B`, `1.5 KiB`, `20 MiB`.
 #[must_use]
 pub fn size(bytes: u64) -> String {
@@ -91,28 +50,6 @@ pub fn size(bytes: u64) -> String {
         rest /= 1024.0;
     }
     format!("{bytes} B")
-}
-
-/// Foreign text made fit for one line of a terminal: control characters (and with them escape sequences) become spaces, runs
-/// of white space become one, and what is longer than `most` characters ends in `…`.
-#[must_use]
-pub fn one_line(text: &str, most: usize) -> String {
-    let clean: String =
-        text.chars().take(most.saturating_mul(4)).map(|c| if c.is_control() { ' ' } else { c }).collect();
-    let mut line = String::new();
-    for word in clean.split_whitespace() {
-        if !line.is_empty() {
-            line.push(' ');
-        }
-        line.push_str(word);
-    }
-    let cut = clean.chars().count() < text.chars().count();
-    if line.chars().count() <= most && !cut {
-        return line;
-    }
-    let mut short: String = line.chars().take(most.saturating_sub(1)).collect();
-    short.push('…');
-    short
 }
 
 /// Foreign text of many lines made fit for a terminal: everything that could move the cursor, other than a line break or a
@@ -202,6 +139,11 @@ pub fn call_in_full(arguments: &Value) -> Vec<String> {
         }
     }
     lines
+}
+
+fn trimmed(value: f64) -> String {
+    let text = format!("{value:.1}");
+    text.strip_suffix(".0").unwrap_or(&text).into()
 }
 
 #[cfg(test)]

@@ -65,3 +65,31 @@ pub enum AttachmentKind {
     /// Anything else.
     File,
 }
+
+/// What an interruption is confined to (row D3): a new message or a stop there touches nothing else. Compared part by part.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct InterruptionScope {
+    /// The configured name of the channel.
+    pub channel: String,
+    /// Where answers go.
+    pub reply_target: String,
+    /// Who writes: nobody interrupts what somebody else asked for.
+    pub sender: String,
+    /// What the network confines it to besides.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scope_id: Option<String>,
+}
+
+impl ChannelMessage {
+    /// What an interruption by this message is confined to.
+    #[must_use]
+    pub fn interruption_scope(&self) -> InterruptionScope {
+        InterruptionScope {
+            channel: self.channel.clone(),
+            reply_target: self.reply_target.clone(),
+            sender: self.sender.clone(),
+            scope_id: self.scope_id.clone(),
+        }
+    }
+}

@@ -1,7 +1,7 @@
 //! The words of Quell: ids, messages, events, receipts.
 //!
 //! Everything that crosses a process border is spelled out here once. This crate holds data and its JSON form; it decides
-//! nothing, reads no clock and does no IO. Field names are the public contract of HTTP, SSE and the CLI's `--json`.
+//! nothing, reads no clock and does no IO; what everybody reads in the same words is worded here, too. Field names are the public contract of HTTP, SSE and the CLI's `--json`.
 
 pub mod api;
 pub mod approval;
@@ -19,8 +19,9 @@ pub mod receipt;
 pub mod session;
 pub mod society;
 pub mod verdict;
+pub mod words;
 
-pub use channel::{Attachment, AttachmentKind, ChannelMessage};
+pub use channel::{Attachment, AttachmentKind, ChannelMessage, InterruptionScope};
 pub use error::{ErrorCode, Problem};
 pub use event::{CallEnd, EventKind, RunEvent, ToolOutputStream};
 pub use hook::{HookBody, HookEvent, RunFacts, SessionFacts};

@@ -1,5 +1,7 @@
 //! The receipt: what a run held, what a stop released, and when.
 
+pub mod line;
+
 use serde::{Deserialize, Serialize};
 
 use crate::ids::RunId;
