@@ -20,6 +20,7 @@ use quell_protocol::hook::SessionFacts;
 use quell_protocol::{CallId, EventKind, Receipt, RunEvent, RunId, Usage, Verdict};
 use tokio::sync::watch;
 
+use crate::channel::Errand;
 use crate::clock::Clock;
 use crate::journal::{Page, Unwritten};
 use crate::scope::Scope;
@@ -67,6 +68,8 @@ pub struct Birth {
     pub deadline: Moment,
     /// Its page of the journal.
     pub page: Page,
+    /// What it has to do with the chat network that its message came from.
+    pub errand: Option<Errand>,
 }
 
 /// One run's cell.
@@ -85,6 +88,8 @@ pub struct Cell {
     pub policy: PartialPolicy,
     /// Its session, once it has entered it.
     pub session: OnceLock<SessionFacts>,
+    /// What it has to do with the chat network that its message came from.
+    pub errand: Option<Errand>,
     page: Page,
     facts: Mutex<Facts>,
     progress: watch::Sender<Progress>,
@@ -124,7 +129,7 @@ impl Cell {
     /// A cell for a run that was just let in.
     #[must_use]
     pub fn new(birth: Birth, scope: Scope, clock: Clock, hub: Hub) -> Self {
-        let Birth { run, fingerprint, policy, deadline, page } = birth;
+        let Birth { run, fingerprint, policy, deadline, page, errand } = birth;
         let times = Times { accepted: clock.now(), started: None, requested: None, delivered: None, settled: None };
         let facts = Facts {
             feed: Feed::default(),
@@ -151,6 +156,7 @@ impl Cell {
             hub,
             policy,
             session: OnceLock::new(),
+            errand,
             page,
             facts: Mutex::new(facts),
             progress: watch::Sender::new(Progress::Accepted),

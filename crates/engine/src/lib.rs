@@ -7,6 +7,7 @@ pub mod access;
 pub mod agent;
 pub mod approvals;
 pub mod cell;
+pub mod channel;
 pub mod clock;
 pub mod dispatch;
 pub mod hooks;

@@ -4,9 +4,11 @@
 
 use quell_kernel::memory::{self, CONVERSATION, Message, Recalled, Showing, may_be_shown};
 use quell_kernel::registry::NewRun;
+use quell_protocol::ChannelMessage;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::channel::Errand;
 use crate::scope::{Cancelled, Point, Scope};
 pub use crate::store::{FoundNote, Note, NoteScope, Remembered};
 use crate::store::{Store, StoreError};
@@ -109,7 +111,8 @@ impl Memory {
         self.store.forget_note(scope, key).await
     }
 
-    /// What a run is shown of its session's and its agent's notes besides its message; none when there is nothing to show, the
+    /// What a run is shown besides its message: of its session's and its agent's notes, or, of a message from a chat network, of
+    /// its sender's, and in a group of the conversation's (row D8); none when there is nothing to show, the
     /// configuration does not want it, or the database has no answer.
     ///
     /// # Errors
@@ -117,11 +120,20 @@ impl Memory {
     ///
     /// # Cancel safety
     /// Safe: it only reads.
-    pub async fn preamble(&self, scope: &Scope, run: &NewRun) -> Result<Option<String>, Cancelled> {
+    pub async fn preamble(
+        &self,
+        scope: &Scope,
+        run: &NewRun,
+        errand: Option<&Errand>,
+    ) -> Result<Option<String>, Cancelled> {
         if !self.settings.auto_recall {
             return Ok(None);
         }
-        let scopes = vec![NoteScope::Session(run.session.clone()), NoteScope::Agent(run.agent.clone())];
+        let scopes = match errand.map(Errand::message) {
+            None => vec![NoteScope::Session(run.session.clone()), NoteScope::Agent(run.agent.clone())],
+            Some(message) if is_group(message) => vec![sender_of(message), NoteScope::Session(run.session.clone())],
+            Some(message) => vec![sender_of(message)],
+        };
         let of_each_scope = self.settings.recall_limit;
         // One more, because the message itself may be a note by now.
         let search = self.store.search_notes(scopes, &run.text, of_each_scope.saturating_add(1));
@@ -133,7 +145,7 @@ impl Memory {
             }
         };
         let recalled: Vec<Vec<Recalled>> = found.into_iter().map(|of| of.into_iter().map(recalled).collect()).collect();
-        let answered = key_of_message(run);
+        let answered = key_of_message(run, errand);
         let showing =
             Showing { least_score: self.settings.min_relevance_score, of_each_scope, answered: answered.as_str() };
         Ok(memory::block(&memory::shown(&recalled, &showing)))
@@ -143,15 +155,20 @@ impl Memory {
     ///
     /// # Cancel safety
     /// Safe: once polled, the note is written whether or not the caller waits.
-    pub async fn save_message(&self, run: &NewRun, at: impl FnOnce() -> String) {
+    pub async fn save_message(&self, run: &NewRun, errand: Option<&Errand>, at: impl FnOnce() -> String) {
         // What one agent tells another is in the conversation of both.
         if !self.settings.auto_save || run.parent.is_some() || !may_be_shown(&run.text) {
             return;
         }
         let category = CONVERSATION.to_owned();
-        let note = Note { key: key_of_message(run), category, text: run.text.clone(), at: at() };
+        let note = Note { key: key_of_message(run, errand), category, text: run.text.clone(), at: at() };
+        // What was said in a group is the group's: it is not told to whoever the sender talks to elsewhere.
+        let scope = match errand.map(Errand::message) {
+            Some(message) if !is_group(message) => sender_of(message),
+            Some(_) | None => NoteScope::Session(run.session.clone()),
+        };
         // waits: the finaliser of the run, beside its work and not in it.
-        if let Err(error) = self.store.remember(NoteScope::Session(run.session.clone()), note).await {
+        if let Err(error) = self.store.remember(scope, note).await {
             tracing::error!(run = %run.id, %error, "a message could not be remembered");
         }
     }
@@ -162,6 +179,25 @@ fn recalled(found: FoundNote) -> Recalled {
 }
 
 /// The key under which the message of a run is saved.
-fn key_of_message(run: &NewRun) -> String {
-    Message { channel: run.surface.word(), thread: None, sender: run.principal.as_str(), id: run.id.as_str() }.key()
+fn key_of_message(run: &NewRun, errand: Option<&Errand>) -> String {
+    match errand.map(Errand::message) {
+        Some(message) => {
+            let thread = message.thread.as_deref();
+            Message { channel: &message.channel, thread, sender: &message.sender, id: &message.id }.key()
+        }
+        None => {
+            let (channel, sender) = (run.surface.word(), run.principal.as_str());
+            Message { channel, thread: None, sender, id: run.id.as_str() }.key()
+        }
+    }
+}
+
+/// Whoever wrote a message: names are a channel's own.
+fn sender_of(message: &ChannelMessage) -> NoteScope {
+    NoteScope::Sender(format!("{}:{}", message.channel, message.sender))
+}
+
+/// True when more than two can read it: the network says so, or its target does (row D8).
+fn is_group(message: &ChannelMessage) -> bool {
+    message.group || message.reply_target.contains("@g.us") || message.reply_target.contains("group:")
 }

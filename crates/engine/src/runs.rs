@@ -5,6 +5,7 @@
 //! never waits for anything, and no two threads can announce out of order.
 
 mod agents;
+mod errand;
 mod finish;
 mod hooks;
 mod look;
@@ -155,9 +156,13 @@ impl Runs {
         self.end_processes(&mut stop, ask.push, |owner| match scope {
             StopScope::Session { key, background: Kept::Stop, .. } => owner.session == *key && may(who, owner),
             StopScope::Everything => may(who, owner),
-            StopScope::Session { .. } | StopScope::Run { .. } | StopScope::Agent { .. } | StopScope::Agents { .. } => {
-                false
-            }
+            StopScope::Session { .. }
+            | StopScope::Run { .. }
+            | StopScope::Agent { .. }
+            | StopScope::Agents { .. }
+            // What left something in the background is in the registry until that has ended.
+            | StopScope::Conversation { .. }
+            | StopScope::Channel { .. } => false,
         });
         stop
     }

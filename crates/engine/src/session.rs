@@ -334,7 +334,8 @@ impl Sessions {
         // It enters once.
         let _ = cell.session.set(body.facts.clone());
         body.set_idle(self.idle_of(&base));
-        let agent = match body.agent(&base, self.0.runs.workshop().society.materials()) {
+        let routed = cell.errand.as_ref().and_then(|errand| errand.orders().model.as_deref());
+        let agent = match body.routed(&base, self.0.runs.workshop().society.materials(), routed) {
             Ok(agent) => agent,
             Err(problem) => {
                 let why = NotMade::Configuration(problem);
@@ -400,6 +401,10 @@ async fn run_one(sessions: &Sessions, key: &SessionKey, cell: Arc<Cell>, permit:
     hand_up_news(sessions, &lineage);
     if let Some(turn) = cell.sealed_now() {
         sessions.append(key, turn);
+    }
+    // A run in another session may have waited for this one, which it superseded.
+    for waiting in runs.sessions_of_scope(&cell) {
+        sessions.poke(&waiting);
     }
     runs.hub().publish(&Notice::Session { key: key.clone(), reason: "message" });
 }

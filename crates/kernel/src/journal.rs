@@ -34,6 +34,16 @@ pub enum Line {
         /// The message.
         text: String,
     },
+    /// The user's message was changed before the model read it: a hook did, or files came with it.
+    Asked {
+        /// The message as the model reads it.
+        text: String,
+    },
+    /// The answer was changed before it was shown.
+    Answered {
+        /// The answer as it is shown.
+        text: String,
+    },
     /// Visible text streamed in.
     Text {
         /// The text.
@@ -110,6 +120,8 @@ impl Line {
             | Self::Step { .. }
             | Self::Spent { .. } => TEXT_WAITS,
             Self::User { .. }
+            | Self::Asked { .. }
+            | Self::Answered { .. }
             | Self::Message { .. }
             | Self::Finished { .. }
             | Self::Compacted { .. }
@@ -124,6 +136,8 @@ impl TurnDraft {
     pub fn apply(&mut self, line: &Line) {
         match line {
             Line::User { text } => self.add_user(text.clone()),
+            Line::Asked { text } => self.ask_instead(text.clone()),
+            Line::Answered { text } => self.answer_instead(text.clone()),
             Line::Text { text } => self.push_text(text),
             Line::Thinking { text } => self.push_thinking(text),
             Line::Message { message } => drop(self.finish_message(message.clone())),

@@ -4,7 +4,9 @@
 //! method here, and so one locked operation there.
 
 mod ask;
+mod conversation;
 mod early;
+mod entry;
 mod kin;
 mod roster;
 mod tally;
@@ -12,87 +14,16 @@ mod tally;
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 
 use quell_protocol::api::{ComputeStatus, OnBusy};
-use quell_protocol::{AgentId, By, Principal, RunId, SessionKey, StopReason, Surface, Verdict};
+use quell_protocol::{AgentId, By, RunId, SessionKey, StopReason, Verdict};
 
 pub use self::ask::{AgentPhase, Background, Queued, StopAsk, StopScope};
 use self::early::EarlyStops;
+pub use self::entry::{Entry, NewRun, Phase, Who};
 pub use self::kin::{Bounds, NotBorn};
 use self::tally::{Tallies, doing};
 use crate::queue::{self, Admission, Busy, Refusal, Waiting};
 use crate::run::{Effect, Input, Push, RunState};
 use crate::time::{Moment, StopTimes};
-
-/// Who asks.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Who {
-    /// Its name.
-    pub principal: Principal,
-    /// True when it may stop any run.
-    pub admin: bool,
-}
-
-impl Who {
-    fn may_stop(&self, entry: &Entry) -> bool {
-        self.admin || entry.run.principal == self.principal
-    }
-}
-
-/// A run as it is asked for.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NewRun {
-    /// Its id.
-    pub id: RunId,
-    /// Its session.
-    pub session: SessionKey,
-    /// The agent that runs.
-    pub agent: AgentId,
-    /// Who asked.
-    pub principal: Principal,
-    /// True when who asked may stop any run: an interrupting one aborts only what its sender may stop.
-    pub admin: bool,
-    /// Through which door.
-    pub surface: Surface,
-    /// The run that started it.
-    pub parent: Option<RunId>,
-    /// The message.
-    pub text: String,
-    /// Policy while the session is busy.
-    pub on_busy: OnBusy,
-    /// When the registry's backstop ends it (row A5).
-    pub expires_at: Moment,
-}
-
-/// What a started run is doing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Phase {
-    /// A model request is out, back-off included.
-    Waiting,
-    /// Anything else.
-    Processing,
-}
-
-/// One run that is not forgotten.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
-    /// As it was asked for.
-    pub run: NewRun,
-    /// Where it stands.
-    pub state: RunState,
-    /// What it is doing while running.
-    pub phase: Phase,
-    /// Its place in the order of acceptance.
-    pub mark: u64,
-    /// True once its acceptance is durable; it does not start before.
-    pub durable: bool,
-    /// Why it waits.
-    pub waiting: Waiting,
-    /// A stop of its id came before it was accepted: it ends once its acceptance is durable.
-    early: Option<Verdict>,
-    /// Agents that no run below this one starts again, because a person stopped a run of theirs there.
-    barred: BTreeSet<AgentId>,
-    /// Its end is stored: it may be forgotten as soon as nothing below it lives.
-    closed: bool,
-}
 
 /// A transition that the engine must carry out.
 pub type Transition = (RunId, Vec<Effect>);
@@ -215,7 +146,8 @@ impl Registry {
     }
 
     /// The acceptance of a run is durable: it may start, or it ends because a stop of its id came first; an interrupting one
-    /// aborts what was accepted before it in its session, as far as its sender may stop it; it waits for the rest.
+    /// aborts what was accepted before it in its scope, else in its session, as far as its sender may stop it; it waits for the
+    /// rest.
     pub fn durable(&mut self, id: &RunId, now: Moment) -> Stopped {
         let Some(entry) = self.runs.get_mut(id) else { return Stopped::default() };
         entry.durable = true;
@@ -225,12 +157,9 @@ impl Registry {
         if entry.run.on_busy != OnBusy::Interrupt || entry.state.is_ended() {
             return Stopped::default();
         }
-        let (key, mark) = (entry.run.session.clone(), entry.mark);
         let by = By { principal: entry.run.principal.clone(), surface: entry.run.surface };
-        let who = Who { principal: entry.run.principal.clone(), admin: entry.run.admin };
-        let older = self.of_session(&key).filter(|e| e.mark < mark && who.may_stop(e));
-        let older: Vec<RunId> = older.map(|e| e.run.id.clone()).collect();
         let verdict = Verdict::Aborted { reason: StopReason::Superseded, by: Some(by) };
+        let older = self.get(id).map(|entry| self.superseded_by(entry)).unwrap_or_default();
         self.abort_all(older, Push::Gentle, &verdict, now)
     }
 
@@ -248,7 +177,7 @@ impl Registry {
             return None;
         }
         let head = self.of_session(key).next()?;
-        (head.durable && head.state == RunState::Queued).then_some(head)
+        (head.durable && head.state == RunState::Queued && !self.is_held_back(head)).then_some(head)
     }
 
     /// The oldest sub-run that waits in a session in which nothing is at work, also behind other messages: whoever started it
@@ -455,6 +384,11 @@ impl Registry {
             }
             StopScope::Agents { ids: agents } => {
                 ids(self.runs.values().filter(|e| agents.contains(&e.run.agent)).filter(may).collect())
+            }
+            StopScope::Conversation { scope } => ids(self.of_scope(scope).filter(may).collect()),
+            StopScope::Channel { name } => {
+                let of_channel = |e: &&Entry| e.run.scope.as_deref().is_some_and(|scope| scope.channel == *name);
+                ids(self.runs.values().filter(of_channel).filter(may).collect())
             }
             StopScope::Everything => ids(self.runs.values().filter(may).collect()),
         }

@@ -17,6 +17,7 @@ mod seal;
 mod stored;
 #[cfg(test)]
 mod tests;
+mod window;
 
 use quell_protocol::{CallEnd, CallId, RunId, Usage, Verdict};
 use serde::{Deserialize, Serialize};
@@ -29,6 +30,7 @@ pub use message::{Block, Message};
 pub(crate) use output::Clipped;
 pub(crate) use seal::INTERRUPTED_MARK;
 pub use stored::{InvalidTurn, TURN_VERSION};
+pub use window::within_chars;
 
 /// The code of a run that failed because the model refused the request. A model refuses whatever follows a request that it
 /// refused, so that turn leaves what models see; people still see it.

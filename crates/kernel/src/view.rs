@@ -11,6 +11,7 @@
 //! after it.
 
 pub mod anthropic;
+mod circumstances;
 mod ids;
 pub mod openai;
 #[cfg(test)]
@@ -24,6 +25,8 @@ use serde_json::{Map, Value};
 use crate::turn::{
     AnsweredCall, Block, INTERRUPTED_MARK, Item, Message, PartialPolicy, Thinking, Turn, TurnDraft, blank,
 };
+pub use circumstances::circumstances;
+use circumstances::follows_a_superseded;
 use ids::CallNames;
 
 /// Stands where a provider demands text and there is none.
@@ -98,7 +101,11 @@ fn lines(prompt: &Prompt<'_>, dialect: &Dialect) -> Vec<Line> {
     }
     if let Some(draft) = prompt.draft {
         if let Some(preamble) = prompt.preamble.filter(|text| !blank(text)) {
-            script.hear(preamble);
+            // The words of a request that this message superseded stand together with it, as one message (row D7).
+            match follows_a_superseded(turns) {
+                true => script.hear_first(preamble),
+                false => script.hear(preamble),
+            }
         }
         script.add_items(draft.run(), &draft.as_sent());
     }
@@ -169,6 +176,18 @@ impl Script<'_> {
         match self.lines.last_mut() {
             Some(Line::User(before)) => append(before, text),
             Some(Line::Assistant(_)) | None => self.lines.push(Line::User(text.into())),
+        }
+    }
+
+    /// As [`Script::hear`], before everything else that the user has said since the last answer.
+    fn hear_first(&mut self, text: &str) {
+        let said = match self.lines.last_mut() {
+            Some(Line::User(said)) => std::mem::take(said),
+            Some(Line::Assistant(_)) | None => String::new(),
+        };
+        self.hear(text);
+        if let Some(Line::User(line)) = self.lines.last_mut() {
+            append(line, &said);
         }
     }
 

@@ -86,6 +86,8 @@ pub enum ResourceKind {
     Task,
     /// A lifecycle hook.
     Hook,
+    /// An answer on its way to a chat network, or a file on its way from there.
+    Delivery,
 }
 
 /// One thing the run held.
@@ -103,7 +105,8 @@ pub struct Resource {
     /// When it was given back; absent for a leftover.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub released_at: Option<Instant>,
-    /// How: `finished`, `closed`, `cancelled`, `exited`, `term`, `kill`, `failed`; `kept` for what goes on in the background
+    /// How: `finished`, `closed`, `cancelled`, `exited`, `term`, `kill`, `failed`; `undelivered`, `partly`
+    /// or `unknown` for an answer that is not shown as a whole; `kept` for what goes on in the background
     /// after its run; `held` for a leftover.
     pub how: String,
     /// Processes only.

@@ -138,6 +138,7 @@ async fn send(engine: &Engine, caller: &Caller, text: &str) -> anyhow::Result<Ru
         on_busy: OnBusy::Queue,
         timeout: None,
         stop_text: StopText::Literal,
+        errand: None,
     };
     match engine.submit(caller, submission).await? {
         Submitted::New(answer) | Submitted::Repeat(answer) => Ok(answer.run_id),

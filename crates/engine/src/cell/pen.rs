@@ -62,6 +62,33 @@ impl Pen {
         self.change(Line::User { text })
     }
 
+    /// The user's message is another one for the model: a hook changed it, or files came with it.
+    ///
+    /// # Errors
+    /// [`Sealed`] once the stream is over.
+    pub fn ask_instead(&self, text: String) -> Result<(), Sealed> {
+        self.change(Line::Asked { text })
+    }
+
+    /// The answer is another one for whoever reads it, from now on.
+    ///
+    /// # Errors
+    /// [`Sealed`] once the stream is over.
+    pub fn answer_instead(&self, text: String) -> Result<(), Sealed> {
+        self.change(Line::Answered { text })
+    }
+
+    /// Waits until everything that was written so far is in the database.
+    ///
+    /// # Errors
+    /// [`Unwritten`] when the journal cannot be written.
+    ///
+    /// # Cancel safety
+    /// Safe: it waits for a condition.
+    pub async fn written(&self) -> Result<(), Unwritten> {
+        self.0.page.written().await
+    }
+
     /// Visible text streams in. Dropped once the stream is over.
     pub fn text(&self, text: &str) {
         // A late delta is not an error: the stream ended while it was on its way.

@@ -150,6 +150,11 @@ impl Engine {
                 let names: Vec<&str> = ids.iter().map(AgentId::as_str).collect();
                 Deed::to(Action::Stop, "agents", names.join(", "))
             }
+            StopScope::Conversation { scope } => {
+                let whose = format!("{} {} {}", scope.channel, scope.reply_target, scope.sender);
+                Deed::to(Action::Stop, "conversation", &whose)
+            }
+            StopScope::Channel { name } => Deed::to(Action::Stop, "channel", name),
             StopScope::Everything => Deed { action: Action::Stop, target: Some("everything".to_owned()), detail: None },
         };
         let mut parts = Vec::new();

@@ -12,6 +12,7 @@ use sha2::{Digest, Sha256};
 
 use super::{Caller, Engine, Stop};
 use crate::cell::{Acceptance, Cell};
+use crate::channel::Errand;
 use crate::session::Wanted;
 use crate::store::{AcceptedRow, RunRow, StoreError, StoredState};
 
@@ -41,6 +42,8 @@ pub struct Submission {
     pub timeout: Option<Duration>,
     /// Whether stop text counts.
     pub stop_text: StopText,
+    /// What the run has to do with the chat network that the message came from.
+    pub errand: Option<Errand>,
 }
 
 /// What became of a message.
@@ -161,6 +164,7 @@ impl Engine {
             on_busy: submission.on_busy,
             time: submission.timeout.filter(|time| !time.is_zero()),
             fingerprint: fingerprint(caller, submission),
+            errand: submission.errand.clone(),
         })
     }
 

@@ -12,7 +12,7 @@ use quell_protocol::StopReason;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
-use super::Runs;
+use super::{Runs, errand};
 use crate::agent::{Agent, Job, Reins};
 use crate::cell::{Acceptance, Cell, Progress};
 use crate::mcp::Endpoint;
@@ -112,7 +112,8 @@ impl Runs {
     }
 
     async fn save_message(&self, cell: &Cell) {
-        self.workshop().memory.save_message(&cell.run, || cell.view().accepted_at).await;
+        let errand = cell.errand.as_ref();
+        self.workshop().memory.save_message(&cell.run, errand, || cell.view().accepted_at).await;
     }
 
     async fn work<O>(&self, cell: &Arc<Cell>, reins: &dyn Reins, outfit: O) -> Outcome
@@ -129,11 +130,25 @@ impl Runs {
             self.ask_start(cell).await?;
             let agent = &*agent;
             let (run, workshop, scope, pen) = (cell.id(), &**self.workshop(), &cell.scope, cell.pen());
-            let preamble = workshop.memory.preamble(scope, &cell.run).await?;
+            let errand = cell.errand.as_ref();
+            if let Some(errand) = errand {
+                // waits: raced there.
+                self.gather(cell, errand, &agent.workdir).await?;
+            }
+            let history = errand::shown(history, errand);
+            let told = errand.map(|errand| self.circumstances(errand, &history));
+            let recalled = workshop.memory.preamble(scope, &cell.run, errand).await?;
+            let preamble =
+                [told, recalled].into_iter().flatten().reduce(|told, recalled| format!("{told}\n\n{recalled}"));
             let visit = workshop.mcp.visit(agent.visitor(run, &cell.run.session, endpoint));
             let delegation = workshop.society.delegation();
             let history = &history;
-            Job { run, agent, workshop, history, delegation, preamble, visit, scope, pen, reins }.work().await
+            let job = Job { run, agent, workshop, history, delegation, preamble, visit, scope, pen, reins };
+            match (job.work().await?, errand) {
+                // waits: raced there.
+                (Outcome::Completed, Some(errand)) => self.carry(cell, errand).await,
+                (outcome, _) => Ok(outcome),
+            }
         };
         // Force drops the work wherever it stands: what it holds ends by itself, and the scope waits for that.
         let worked = tokio::select! {

@@ -35,6 +35,13 @@ impl Runs {
         state.registry.of_session(key).filter_map(|entry| state.cells.get(&entry.run.id).cloned()).collect()
     }
 
+    /// Sessions in which a run may have waited for this one, which is over: it superseded it there.
+    #[must_use]
+    pub fn sessions_of_scope(&self, ended: &Cell) -> Vec<SessionKey> {
+        let scope = ended.run.scope.as_deref();
+        scope.map(|scope| self.lock().registry.sessions_of_scope(scope)).unwrap_or_default()
+    }
+
     /// True while a run of this session is at work or ends; one that waits is not.
     #[must_use]
     pub fn is_at_work(&self, key: &SessionKey) -> bool {

@@ -56,6 +56,10 @@ pub enum Point {
     SubRun,
     /// A tool call has ended.
     AfterTool,
+    /// What came with a message of a chat network is fetched.
+    Attachments,
+    /// An answer is carried to its chat network.
+    Delivery,
 }
 
 impl Point {
@@ -86,6 +90,8 @@ impl Point {
         Self::StartSubRun,
         Self::SubRun,
         Self::AfterTool,
+        Self::Attachments,
+        Self::Delivery,
     ];
 }
 

@@ -9,7 +9,7 @@ use quell_protocol::hook::SessionFacts;
 use quell_protocol::{AgentId, SessionKey};
 
 use super::own::Own;
-use crate::agent::{Agent, Materials};
+use crate::agent::{Agent, AgentConfig, Materials};
 use crate::hooks::Undo;
 use crate::llm::{Model, OwnAccess};
 use crate::mcp::Endpoint;
@@ -92,6 +92,25 @@ impl Body {
         instances.retain(|other| other.base.id != base.id);
         instances.push(Instance { base: Arc::clone(base), own: Arc::clone(&agent) });
         Ok(agent)
+    }
+
+    /// An agent as this session works with it for one message, which another model may answer: a session that chose its model
+    /// itself keeps that.
+    ///
+    /// # Errors
+    /// What is wrong with the session's settings, the agent's, or that model.
+    pub(super) fn routed(
+        &self,
+        base: &Arc<Agent>,
+        materials: &Materials,
+        model: Option<&str>,
+    ) -> Result<Arc<Agent>, String> {
+        let agent = self.agent(base, materials)?;
+        let chosen = self.own.as_ref().is_some_and(Own::chose_a_model);
+        let Some(model) = model.filter(|model| !chosen && agent.config.model != **model) else { return Ok(agent) };
+        let config = AgentConfig { model: model.to_owned(), ..agent.config.clone() };
+        let model = materials.models.resolve(model).map_err(|unknown| unknown.to_string())?;
+        materials.build_over(&agent, config, model).map_err(|bad| bad.problem)
     }
 
     /// The agent that it was set up with.

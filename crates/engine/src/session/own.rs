@@ -78,6 +78,11 @@ impl Own {
         })
     }
 
+    /// True when it says which model answers.
+    pub(super) fn chose_a_model(&self) -> bool {
+        self.0.model.is_some() || !self.0.provider.is_empty()
+    }
+
     /// As it was stored.
     ///
     /// # Errors

@@ -70,6 +70,7 @@ impl RunReins<'_> {
             on_busy: OnBusy::Queue,
             time: None,
             fingerprint: String::new(),
+            errand: None,
         });
         sessions.0.runs.accept(&child).map_err(|refusal| refusal.to_string())?;
         let held = self.cell.scope.hold(ResourceKind::Run, format!("{agent} ({})", child.run.id));

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use quell_protocol::{AgentId, By, RunId, SessionKey, StopReason, Surface, Verdict};
+use quell_protocol::{AgentId, By, InterruptionScope, RunId, SessionKey, StopReason, Surface, Verdict};
 
 use super::Who;
 use crate::run::Push;
@@ -37,6 +37,16 @@ pub enum StopScope {
     Agents {
         /// The agents.
         ids: BTreeSet<AgentId>,
+    },
+    /// All runs of a conversation in a chat network, queued ones included, with what they left in the background.
+    Conversation {
+        /// What the stop is confined to.
+        scope: InterruptionScope,
+    },
+    /// All runs that came in through one channel.
+    Channel {
+        /// Its name.
+        name: String,
     },
     /// All of it.
     Everything,

@@ -1,5 +1,6 @@
 //! The registry, held against a naive model under random use, and its promises one by one.
 
+mod conversation;
 mod driver;
 mod model;
 mod promises;
@@ -65,6 +66,7 @@ fn new_run(id: &str, key: &str, on_busy: OnBusy) -> NewRun {
         parent: None,
         text: format!("text of {id}"),
         on_busy,
+        scope: None,
         expires_at: at(1_000_000),
     }
 }

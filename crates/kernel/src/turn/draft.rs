@@ -106,6 +106,27 @@ impl TurnDraft {
         self.entries.push(Entry::User(text));
     }
 
+    /// Puts another text in the place of the message that the turn began with.
+    pub fn ask_instead(&mut self, text: String) {
+        if let Some(Entry::User(asked)) = self.entries.first_mut() {
+            *asked = text;
+        }
+    }
+
+    /// Puts another text in the place of the answer: of what the last message says, if that asks for nothing. Where the model
+    /// said nothing, this is what it said.
+    pub fn answer_instead(&mut self, text: String) {
+        let last = self.entries.last_mut().and_then(Entry::message_mut);
+        let Some(answer) = last.filter(|message| message.calls().next().is_none()) else {
+            self.entries.push(Entry::Message(Message::new(Vec::new(), text, Vec::new())));
+            return;
+        };
+        let first = answer.blocks.iter().position(|block| matches!(block, Block::Text { .. }));
+        answer.blocks.retain(|block| !matches!(block, Block::Text { .. }));
+        // What stood before the first text was reasoning, and is all there.
+        answer.blocks.insert(first.unwrap_or(answer.blocks.len()), Block::Text { text });
+    }
+
     /// Adds text of the message that streams.
     pub fn push_text(&mut self, text: &str) {
         self.partial_text.push_str(text);
@@ -193,6 +214,12 @@ impl TurnDraft {
     #[must_use]
     pub fn last_text(&self) -> Option<String> {
         self.messages().next_back().map(Message::text)
+    }
+
+    /// What the last message says, if that asks for nothing.
+    #[must_use]
+    pub fn answer(&self) -> Option<String> {
+        self.messages().next_back().filter(|message| message.calls().next().is_none()).map(Message::text)
     }
 
     /// The draft as the next model call sees it: what streams is not said yet, and a call without a result says so.

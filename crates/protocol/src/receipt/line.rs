@@ -104,13 +104,14 @@ struct Other {
     done: &'static str,
 }
 
-const OTHERS: [Other; 6] = [
+const OTHERS: [Other; 7] = [
     Other { kind: ResourceKind::Run, one: "sub-run", many: "sub-runs", done: "stopped" },
     Other { kind: ResourceKind::McpCall, one: "MCP call", many: "MCP calls", done: "cancelled" },
     Other { kind: ResourceKind::HttpRequest, one: "HTTP request", many: "HTTP requests", done: "closed" },
     Other { kind: ResourceKind::Approval, one: "approval", many: "approvals", done: "withdrawn" },
     Other { kind: ResourceKind::Task, one: "task", many: "tasks", done: "ended" },
     Other { kind: ResourceKind::Hook, one: "hook", many: "hooks", done: "ended" },
+    Other { kind: ResourceKind::Delivery, one: "delivery", many: "deliveries", done: "cancelled" },
 ];
 
 impl Other {
@@ -151,6 +152,7 @@ fn left_words(kind: ResourceKind) -> (&'static str, &'static str, &'static str) 
         ResourceKind::HttpRequest => ("HTTP request", "HTTP requests", "open"),
         ResourceKind::Task => ("task", "tasks", "at work"),
         ResourceKind::Hook => ("hook", "hooks", "at work"),
+        ResourceKind::Delivery => ("delivery", "deliveries", "under way"),
     }
 }
 

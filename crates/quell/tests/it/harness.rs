@@ -400,6 +400,7 @@ pub(crate) fn message(session: &str, text: &str) -> Submission {
         on_busy: OnBusy::Queue,
         timeout: None,
         stop_text: StopText::Literal,
+        errand: None,
     }
 }
 

@@ -42,6 +42,7 @@ pub(super) async fn send(
         on_busy: request.on_busy.unwrap_or_default(),
         timeout: request.timeout_ms.map(Duration::from_millis),
         stop_text: if request.literal { StopText::Literal } else { StopText::Recognise },
+        errand: None,
     };
     Ok(match door.engine().submit(caller, submission).await? {
         Submitted::New(answer) => (StatusCode::ACCEPTED, Json(answer)).into_response(),

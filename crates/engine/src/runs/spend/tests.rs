@@ -31,10 +31,11 @@ fn cell(clock: Clock, id: &str) -> Arc<Cell> {
         parent: None,
         text: "x".to_owned(),
         on_busy: OnBusy::Queue,
+        scope: None,
         expires_at: clock.now(),
     };
     let (policy, deadline) = (PartialPolicy::Discard, clock.now());
-    let birth = Birth { run, fingerprint: String::new(), policy, deadline, page };
+    let birth = Birth { run, fingerprint: String::new(), policy, deadline, page, errand: None };
     Arc::new(Cell::new(birth, Scope::new(clock, Probe::default()), clock, Hub::default()))
 }
 

@@ -73,6 +73,7 @@ fn new_run() -> impl Strategy<Value = NewRun> {
             surface: Surface::Http,
             parent,
             on_busy,
+            scope: None,
             expires_at: at(ends),
         },
     )

@@ -227,6 +227,8 @@ impl Model {
             }
             StopScope::Agents { ids } => ids.contains(&run.new.agent),
             StopScope::Everything => true,
+            // No run of the model comes from a chat network.
+            StopScope::Conversation { .. } | StopScope::Channel { .. } => false,
         };
         let mine = |run: &&Run| who.admin || run.new.principal == who.principal;
         let roots: Vec<u64> = self.runs.iter().filter(named).filter(mine).map(|run| run.mark).collect();

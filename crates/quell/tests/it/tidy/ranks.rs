@@ -7,6 +7,7 @@ const RANKS: &[(&str, u8)] = &[
     ("scope", 0),
     ("clock", 0),
     ("journal", 0),
+    ("channel", 0),
     ("llm", 1),
     ("proc", 1),
     ("store", 1),

@@ -79,6 +79,7 @@ pub(super) fn send(call: &Call<'_>, value: Value) -> impl Future<Output = Answer
             on_busy: on_busy(send.queue_mode.as_deref())?,
             timeout: send.timeout_ms.map(Duration::from_millis),
             stop_text: if send.suppress_command_interpretation { StopText::Literal } else { StopText::Recognise },
+            errand: None,
         };
         match door.engine().submit(&peer.caller, submission).await? {
             Submitted::New(answer) => {

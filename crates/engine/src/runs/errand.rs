@@ -1,0 +1,75 @@
+//! What a run does for the chat network that its message came from, before its first step and after its last: hooks, files,
+//! what the model is told besides the message, and the answer's way there. Every wait is raced, and what is under way stands in
+//! the run's ledger.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use quell_kernel::run::Outcome;
+use quell_kernel::turn::{Turn, within_chars};
+use quell_kernel::view::circumstances;
+use quell_protocol::ResourceKind;
+
+use super::Runs;
+use crate::cell::Cell;
+use crate::channel::Errand;
+use crate::scope::{Cancelled, Point};
+
+impl Runs {
+    /// Before the first step: what came with the message is fetched, and stands in the message from then on.
+    pub(super) async fn gather(&self, cell: &Arc<Cell>, errand: &Errand, workdir: &Path) -> Result<(), Cancelled> {
+        let message = errand.message();
+        if message.attachments.is_empty() {
+            return Ok(());
+        }
+        let folder = workdir.join("attachments").join(folder_name(cell.id().as_str()));
+        let label = format!("{} attachments from {}", message.attachments.len(), message.channel);
+        let held = cell.scope.hold(ResourceKind::Delivery, label);
+        let lines = cell.scope.race(Point::Attachments, errand.courier().fetch(&folder)).await?;
+        held.release("finished");
+        let text = [message.content.as_str()].into_iter().chain(lines.iter().map(String::as_str));
+        let text: Vec<&str> = text.filter(|text| !text.trim().is_empty()).collect();
+        Ok(cell.pen().ask_instead(text.join("\n"))?)
+    }
+
+    /// What the model is told in this run alone: when and where it is, and how the channel wants to be answered.
+    pub(super) fn circumstances(&self, errand: &Errand, history: &[Arc<Turn>]) -> String {
+        let clock = self.clock();
+        circumstances(errand.message(), &clock.rfc3339(clock.now()), &errand.orders().notes, history)
+    }
+
+    /// After the last step: the answer is made fit to be shown, written down, and carried to where the message came from.
+    pub(super) async fn carry(&self, cell: &Arc<Cell>, errand: &Errand) -> Result<Outcome, Cancelled> {
+        let (pen, scope, courier) = (cell.pen(), &cell.scope, errand.courier());
+        let said = pen.draft(|draft| draft.answer().unwrap_or_default())?;
+        let shown = courier.edit(&said);
+        if shown != said {
+            pen.answer_instead(shown.clone())?;
+        }
+        if let Err(unwritten) = scope.race(Point::Journal, pen.written()).await? {
+            let message = format!("the answer was not sent, because it is written down first, and {unwritten}");
+            return Ok(Outcome::Failed { code: "store".to_owned(), message });
+        }
+        let message = errand.message();
+        let held = scope.hold(ResourceKind::Delivery, format!("{} {}", message.channel, message.reply_target));
+        match scope.race(Point::Delivery, courier.deliver(&shown)).await? {
+            Ok(()) => held.release("finished"),
+            Err(undelivered) => {
+                tracing::warn!(run = %cell.id(), channel = message.channel, %undelivered, "an answer is not shown");
+                held.release(undelivered.word());
+            }
+        }
+        Ok(Outcome::Completed)
+    }
+}
+
+/// The turns that a run on an errand continues on: as many of the newest as its orders allow.
+pub(super) fn shown(history: Vec<Arc<Turn>>, errand: Option<&Errand>) -> Vec<Arc<Turn>> {
+    let Some(errand) = errand else { return history };
+    within_chars(&history, errand.orders().history_chars).to_vec()
+}
+
+/// A run's id as the name of a folder.
+fn folder_name(run: &str) -> String {
+    run.chars().map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' }).collect()
+}

@@ -1,0 +1,126 @@
+//! Interruption within a conversation of a chat network, which may span sessions.
+
+use std::sync::Arc;
+
+use quell_protocol::InterruptionScope;
+
+use super::*;
+use crate::registry::{Accepted, Registry, StopScope};
+use crate::run::RunState;
+
+fn scope(sender: &str, scope_id: Option<&str>) -> Option<Arc<InterruptionScope>> {
+    Some(Arc::new(InterruptionScope {
+        channel: "telegram".to_owned(),
+        reply_target: "chat-1".to_owned(),
+        sender: sender.to_owned(),
+        scope_id: scope_id.map(str::to_owned),
+    }))
+}
+
+fn of(sender: &str, id: &str, key: &str) -> NewRun {
+    NewRun { scope: scope(sender, None), principal: principal(sender), ..new_run(id, key, OnBusy::Interrupt) }
+}
+
+fn registry() -> Registry {
+    let mut registry = Registry::new(StopTimes::default(), BOUNDS);
+    registry.enroll(agent("main"));
+    registry
+}
+
+fn let_in(registry: &mut Registry, run: NewRun) -> Vec<RunId> {
+    let id = run.id.clone();
+    assert!(matches!(registry.accept(run, at(1)), Ok(Accepted::New(_))));
+    registry.durable(&id, at(1)).aborted
+}
+
+fn start(registry: &mut Registry, id: &str) {
+    assert!(!registry.input(&run_id(id), Input::Start, at(2)).is_empty(), "{id} did not start");
+}
+
+fn end(registry: &mut Registry, id: &str) {
+    let id = run_id(id);
+    registry.input(&id, Input::Returned(Outcome::Completed), at(3));
+    registry.input(&id, Input::Released, at(3));
+    registry.input(&id, Input::Recorded, at(3));
+    assert!(registry.get(&id).is_some_and(|entry| entry.state.is_ended()));
+}
+
+fn due(registry: &Registry, key: &str) -> Option<String> {
+    registry.due(&session(key)).map(|entry| entry.run.id.as_str().to_owned())
+}
+
+/// A cancelled middle run ended early, and C overlapped A.
+#[test]
+fn of_a_chain_in_one_session_the_last_waits_for_the_first() {
+    let mut registry = registry();
+    assert!(let_in(&mut registry, of("alice", "a", "s")).is_empty());
+    start(&mut registry, "a");
+    assert_eq!(let_in(&mut registry, of("alice", "b", "s")), [run_id("a")]);
+    assert_eq!(let_in(&mut registry, of("alice", "c", "s")), [run_id("b")], "a is being aborted already");
+    assert!(matches!(registry.get(&run_id("b")).unwrap().state, RunState::Ended { .. }), "it never started");
+    assert_eq!(due(&registry, "s"), None, "a is not over");
+    end(&mut registry, "a");
+    assert_eq!(due(&registry, "s").as_deref(), Some("c"));
+}
+
+/// Two threads without a scope of their own are two sessions of one scope.
+#[test]
+fn of_a_chain_over_sessions_each_waits_for_all_before_it() {
+    let mut registry = registry();
+    let_in(&mut registry, of("alice", "a", "thread-1"));
+    start(&mut registry, "a");
+    assert_eq!(let_in(&mut registry, of("alice", "b", "thread-2")), [run_id("a")]);
+    assert_eq!(due(&registry, "thread-2"), None);
+    assert_eq!(let_in(&mut registry, of("alice", "c", "thread-3")), [run_id("b")]);
+    assert_eq!(due(&registry, "thread-3"), None);
+    assert_eq!(registry.sessions_of_scope(&scope("alice", None).unwrap()), [session("thread-3")]);
+    end(&mut registry, "a");
+    assert_eq!(due(&registry, "thread-3").as_deref(), Some("c"));
+}
+
+#[test]
+fn another_scope_is_untouched() {
+    let mut registry = registry();
+    let threads = |id: &str, scope_id| NewRun { scope: scope("alice", Some(scope_id)), ..of("alice", id, id) };
+    for run in [of("alice", "a", "s-a"), of("bob", "b", "s-b"), threads("t1", "1"), threads("t2", "2")] {
+        assert!(let_in(&mut registry, run).is_empty());
+    }
+    for id in ["a", "b", "t1", "t2"] {
+        start(&mut registry, id);
+    }
+    assert_eq!(let_in(&mut registry, of("alice", "a2", "s-a")), [run_id("a")]);
+    let stop = StopScope::Conversation { scope: InterruptionScope::clone(&scope("alice", Some("2")).unwrap()) };
+    assert_eq!(registry.stop(&stop, &who("alice"), &ask(), at(4)).aborted, [run_id("t2")]);
+    for id in ["b", "t1"] {
+        assert_eq!(registry.get(&run_id(id)).unwrap().state, RunState::Running, "{id}");
+    }
+}
+
+/// Queued runs were out of reach, and a second message made the running one unstoppable.
+#[test]
+fn a_stop_of_a_conversation_covers_what_runs_and_what_waits_and_nobody_elses() {
+    let mut registry = registry();
+    let queued = |id: &str| NewRun { on_busy: OnBusy::Queue, ..of("alice", id, "s") };
+    for id in ["a", "b", "c"] {
+        let_in(&mut registry, queued(id));
+    }
+    start(&mut registry, "a");
+    let stop = StopScope::Conversation { scope: InterruptionScope::clone(&scope("alice", None).unwrap()) };
+    assert!(registry.stop(&stop, &who("bob"), &ask(), at(4)).covered.is_empty());
+    let stopped = registry.stop(&stop, &who("alice"), &ask(), at(4));
+    assert_eq!(stopped.aborted, [run_id("a"), run_id("b"), run_id("c")]);
+    assert_eq!(stopped.withdrawn.iter().map(|(id, _)| id.clone()).collect::<Vec<_>>(), [run_id("b"), run_id("c")]);
+}
+
+#[test]
+fn an_operator_stops_a_whole_channel() {
+    let mut registry = registry();
+    let_in(&mut registry, of("alice", "a", "s-a"));
+    let_in(&mut registry, of("bob", "b", "s-b"));
+    let_in(&mut registry, new_run("page", "s-page", OnBusy::Queue));
+    let stop = |name: &str| StopScope::Channel { name: name.to_owned() };
+    assert!(registry.stop(&stop("slack"), &admin(), &ask(), at(4)).aborted.is_empty());
+    assert_eq!(registry.stop(&stop("telegram"), &who("alice"), &ask(), at(4)).aborted, [run_id("a")]);
+    assert_eq!(registry.stop(&stop("telegram"), &admin(), &ask(), at(4)).aborted, [run_id("b")]);
+    assert_eq!(registry.get(&run_id("page")).unwrap().state, RunState::Queued);
+}

@@ -1,0 +1,86 @@
+//! How many of the newest turns a conversation in a chat network shows (row D7): whole turns, by a budget of characters.
+
+use std::sync::Arc;
+
+use super::{Item, Message, Turn};
+
+/// The newest turns that fit into so many characters, never none of them.
+///
+/// What goes, goes by whole quarters of the budget: the first turn that is shown stays the same over many messages, and with it
+/// the part of the prompt that a provider has in its cache.
+#[must_use]
+pub fn within_chars(turns: &[Arc<Turn>], budget: usize) -> &[Arc<Turn>] {
+    let total: usize = turns.iter().map(|turn| turn.chars()).sum();
+    if total <= budget {
+        return turns;
+    }
+    let excess = (total - budget).next_multiple_of((budget / 4).max(1));
+    let mut gone = 0;
+    let older = turns.iter().take_while(|turn| {
+        let goes = gone < excess;
+        gone += turn.chars();
+        goes
+    });
+    let first = older.count().min(turns.len() - 1);
+    turns.get(first..).unwrap_or_default()
+}
+
+impl Turn {
+    /// Characters that a model reads of it, arguments and results of calls included.
+    fn chars(&self) -> usize {
+        let of_call = |call: &super::AnsweredCall| {
+            call.call.arguments.to_string().chars().count() + call.result.output.chars().count()
+        };
+        let of_message = |message: &Message<super::AnsweredCall>| {
+            message.text().chars().count() + message.calls().map(of_call).sum::<usize>()
+        };
+        let items = self.items().iter().map(|item| match item {
+            Item::User { text } => text.chars().count(),
+            Item::Assistant(message) => of_message(message),
+        });
+        items.sum::<usize>() + self.note().map_or(0, |note| note.chars().count())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use quell_protocol::{RunId, Usage, Verdict};
+
+    use super::*;
+    use crate::turn::{PartialPolicy, Sealing, TurnDraft};
+
+    fn turn(number: usize, chars: usize) -> Arc<Turn> {
+        let draft = TurnDraft::new(RunId::parse(format!("r{number}")).unwrap(), "안".repeat(chars));
+        let (verdict, policy) = (&Verdict::Completed, PartialPolicy::Discard);
+        Arc::new(draft.seal(Sealing { verdict, policy, sealed_at: String::new(), usage: Usage::default() }))
+    }
+
+    fn first(turns: &[Arc<Turn>], budget: usize) -> (&str, usize) {
+        let shown = within_chars(turns, budget);
+        (shown[0].run_id().as_str(), shown.len())
+    }
+
+    #[test]
+    fn what_fits_is_shown_and_counts_characters_not_bytes() {
+        let turns: Vec<_> = (0..4).map(|number| turn(number, 100)).collect();
+        assert_eq!(first(&turns, 400), ("r0", 4));
+        assert_eq!(within_chars(&[], 10), []);
+    }
+
+    #[test]
+    fn whole_turns_go_oldest_first_and_never_the_newest() {
+        let turns: Vec<_> = (0..4).map(|number| turn(number, 100)).collect();
+        assert_eq!(first(&turns, 399), ("r1", 3));
+        assert_eq!(first(&turns, 1), ("r3", 1));
+        assert_eq!(first(&turns, 0), ("r3", 1));
+    }
+
+    #[test]
+    fn the_first_turn_that_is_shown_moves_seldom() {
+        let turns: Vec<_> = (0..200).map(|number| turn(number, 10)).collect();
+        let mut shown: Vec<&str> = (100..200).map(|upto| first(&turns[..upto], 800).0).collect();
+        assert!((100..200).all(|upto| within_chars(&turns[..upto], 800).len() <= 80));
+        shown.dedup();
+        assert!(shown.len() <= 6, "{shown:?}");
+    }
+}
