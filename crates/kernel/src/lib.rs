@@ -2,6 +2,7 @@
 //! logging. Time comes in as a [`Moment`], and what is to be done goes out as values that the engine carries out.
 
 pub mod approval;
+pub mod channel;
 pub mod expiry;
 pub mod journal;
 pub mod memory;

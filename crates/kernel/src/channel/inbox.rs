@@ -1,0 +1,324 @@
+//! The bus from the networks to the runs: what was heard and is not yet a run. Bounded, fair between senders, in order within a
+//! conversation, and a stop covers all of it in one step.
+//!
+//! A letter *waits* until its sender's turn has come, then is *in flight* while somebody makes a run of it; letters of a
+//! conversation that is to be collected stand in its *bucket* in between. Nobody is held up by another's flood: when there is no
+//! room, the newest letter of whoever has the most gives way.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::time::Duration;
+
+use quell_protocol::{ChannelMessage, InterruptionScope, RunId, SessionKey};
+
+use crate::time::Moment;
+
+/// How much an inbox holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct InboxBounds {
+    /// Letters that wait, those in buckets included.
+    pub waiting: usize,
+    /// Letters that runs are being made of at the same time.
+    pub in_flight: usize,
+    /// Message ids of each channel that are remembered, so that a repeat is known.
+    pub remembered: usize,
+}
+
+impl Default for InboxBounds {
+    /// Row D1; a network repeats what it told during a reconnect, which is far less than is remembered.
+    fn default() -> Self {
+        Self { waiting: 100, in_flight: 64, remembered: 4096 }
+    }
+}
+
+/// A message on its way to becoming a run; `X` is what its channel needs besides.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Letter<X> {
+    /// The message.
+    pub message: ChannelMessage,
+    /// Its conversation: letters of one are taken one after the other.
+    pub conversation: SessionKey,
+    /// The id of the run that becomes of it.
+    pub run: RunId,
+    /// How long it waits for others of its conversation, to become one with them. With zero it waits for none.
+    pub patience: Duration,
+    /// What its channel needs besides.
+    pub extra: X,
+}
+
+/// What became of a letter that was heard.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Heard<X> {
+    /// It waits for its turn.
+    Taken,
+    /// It was heard before.
+    Repeat,
+    /// There was no room: this letter, perhaps another one, is not answered.
+    Crowded(Box<Letter<X>>),
+}
+
+/// What is to be done now.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Next<X> {
+    /// Make a run of these, which belong together; then say [`Inbox::done`].
+    Take(Vec<Letter<X>>),
+    /// Nothing before this moment, unless something is heard.
+    Wait(Moment),
+    /// Nothing, until something is heard or done.
+    Nothing,
+}
+
+/// What a stop found.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Withdrawn<X> {
+    /// Letters that no run will be made of.
+    pub letters: Vec<Letter<X>>,
+    /// Runs that are being made of letters: they are to be stopped by their ids, which may not be known yet.
+    pub in_flight: Vec<RunId>,
+}
+
+/// Whoever writes: names are a channel's own.
+type Sender = (String, String);
+
+/// What was heard and is not yet a run.
+#[derive(Debug)]
+pub struct Inbox<X> {
+    bounds: InboxBounds,
+    /// Senders that have a letter waiting; whose turn is next stands first.
+    turns: VecDeque<Sender>,
+    waiting: HashMap<Sender, VecDeque<Marked<X>>>,
+    buckets: HashMap<SessionKey, Bucket<X>>,
+    in_flight: HashMap<SessionKey, InFlight>,
+    seen: HashMap<String, Seen>,
+    count: usize,
+    marks: u64,
+}
+
+#[derive(Debug)]
+struct Marked<X> {
+    mark: u64,
+    letter: Letter<X>,
+}
+
+#[derive(Debug)]
+struct Bucket<X> {
+    letters: Vec<Letter<X>>,
+    due: Moment,
+}
+
+#[derive(Debug)]
+struct InFlight {
+    channel: String,
+    scope: InterruptionScope,
+    run: RunId,
+    mark: u64,
+}
+
+/// The newest message ids of a channel.
+#[derive(Debug, Default)]
+struct Seen {
+    order: VecDeque<String>,
+    ids: HashSet<String>,
+}
+
+impl<X> Inbox<X> {
+    /// An empty one.
+    #[must_use]
+    pub fn new(bounds: InboxBounds) -> Self {
+        Self {
+            bounds,
+            turns: VecDeque::new(),
+            waiting: HashMap::new(),
+            buckets: HashMap::new(),
+            in_flight: HashMap::new(),
+            seen: HashMap::new(),
+            count: 0,
+            marks: 0,
+        }
+    }
+
+    /// Notes that a message was heard. False when it was before: it counts once.
+    pub fn is_new(&mut self, channel: &str, id: &str) -> bool {
+        let seen = self.seen.entry(channel.to_owned()).or_default();
+        if !seen.ids.insert(id.to_owned()) {
+            return false;
+        }
+        seen.order.push_back(id.to_owned());
+        if seen.order.len() > self.bounds.remembered
+            && let Some(oldest) = seen.order.pop_front()
+        {
+            seen.ids.remove(&oldest);
+        }
+        true
+    }
+
+    /// A letter came.
+    pub fn hear(&mut self, letter: Letter<X>) -> Heard<X> {
+        if !self.is_new(&letter.message.channel, &letter.message.id) {
+            return Heard::Repeat;
+        }
+        let sender = (letter.message.channel.clone(), letter.message.sender.clone());
+        self.marks += 1;
+        let marked = Marked { mark: self.marks, letter };
+        let queue = self.waiting.entry(sender.clone()).or_default();
+        if queue.is_empty() {
+            self.turns.push_back(sender);
+        }
+        queue.push_back(marked);
+        self.count += 1;
+        if self.count <= self.bounds.waiting { Heard::Taken } else { self.make_way() }
+    }
+
+    /// The next thing to do.
+    pub fn next(&mut self, now: Moment) -> Next<X> {
+        loop {
+            if self.in_flight.len() >= self.bounds.in_flight {
+                return Next::Nothing;
+            }
+            if let Some(letters) = self.due_bucket(now) {
+                return Next::Take(letters);
+            }
+            let Some(letter) = self.take_in_turn() else { break };
+            match self.collect(letter, now) {
+                Some(letters) => return Next::Take(letters),
+                None => continue,
+            }
+        }
+        let free = |(key, bucket): (&SessionKey, &Bucket<X>)| (!self.in_flight.contains_key(key)).then_some(bucket.due);
+        self.buckets.iter().filter_map(free).min().map_or(Next::Nothing, Next::Wait)
+    }
+
+    /// The run of a conversation's letters is made, or could not be.
+    pub fn done(&mut self, conversation: &SessionKey) {
+        self.in_flight.remove(conversation);
+    }
+
+    /// Takes back everything that `covered` says, in one step.
+    pub fn stop(&mut self, covered: impl Fn(&InterruptionScope) -> bool) -> Withdrawn<X> {
+        let of = |message: &ChannelMessage| covered(&message.interruption_scope());
+        let mut letters = Vec::new();
+        for queue in self.waiting.values_mut() {
+            let (out, kept): (Vec<_>, Vec<_>) =
+                std::mem::take(queue).into_iter().partition(|it| of(&it.letter.message));
+            queue.extend(kept);
+            letters.extend(out.into_iter().map(|marked| (marked.mark, marked.letter)));
+        }
+        self.waiting.retain(|_, queue| !queue.is_empty());
+        self.turns.retain(|sender| self.waiting.contains_key(sender));
+        // What stands in a bucket was heard before everything of its conversation that waits.
+        for bucket in self.buckets.values_mut() {
+            let (out, kept): (Vec<_>, Vec<_>) =
+                std::mem::take(&mut bucket.letters).into_iter().partition(|letter| of(&letter.message));
+            bucket.letters = kept;
+            letters.extend(out.into_iter().map(|letter| (0, letter)));
+        }
+        self.buckets.retain(|_, bucket| !bucket.letters.is_empty());
+        letters.sort_by_key(|(mark, _)| *mark);
+        self.count -= letters.len();
+        let in_flight = self.in_flight.values().filter(|it| covered(&it.scope)).map(|it| it.run.clone()).collect();
+        Withdrawn { letters: letters.into_iter().map(|(_, letter)| letter).collect(), in_flight }
+    }
+
+    /// A number by which [`Inbox::is_settled`] knows what was heard until now.
+    #[must_use]
+    pub fn mark(&self) -> u64 {
+        self.marks
+    }
+
+    /// True when nothing that a channel heard until this mark waits for its turn or is in flight. What stands in a bucket is
+    /// not waited for: its network would have to keep it for as long as people go on writing.
+    #[must_use]
+    pub fn is_settled(&self, channel: &str, mark: u64) -> bool {
+        let waits = |it: &Marked<X>| it.letter.message.channel == channel && it.mark <= mark;
+        let flies = |it: &InFlight| it.channel == channel && it.mark <= mark;
+        !self.waiting.values().flatten().any(waits) && !self.in_flight.values().any(flies)
+    }
+
+    /// Letters that wait.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.count
+    }
+
+    /// The newest letter of whoever has the most gives way.
+    fn make_way(&mut self) -> Heard<X> {
+        let heaviest = self.turns.iter().max_by_key(|sender| self.waiting.get(*sender).map_or(0, VecDeque::len));
+        let Some(heaviest) = heaviest.cloned() else { return Heard::Taken };
+        let Some(queue) = self.waiting.get_mut(&heaviest) else { return Heard::Taken };
+        let Some(marked) = queue.pop_back() else { return Heard::Taken };
+        if queue.is_empty() {
+            self.forget_sender(&heaviest);
+        }
+        self.count -= 1;
+        Heard::Crowded(Box::new(marked.letter))
+    }
+
+    /// The oldest letter of the next sender whose conversation is free.
+    fn take_in_turn(&mut self) -> Option<Marked<X>> {
+        for place in 0..self.turns.len() {
+            let sender = self.turns.get(place)?.clone();
+            let queue = self.waiting.get_mut(&sender)?;
+            // A conversation whose first letter cannot be taken keeps its others back by the same test.
+            let free = queue.iter().position(|it| !self.in_flight.contains_key(&it.letter.conversation));
+            let Some(marked) = free.and_then(|at| queue.remove(at)) else { continue };
+            self.turns.remove(place);
+            if queue.is_empty() {
+                self.waiting.remove(&sender);
+            } else {
+                self.turns.push_back(sender);
+            }
+            return Some(marked);
+        }
+        None
+    }
+
+    /// A letter whose turn has come becomes a run, or stands in its bucket; what stood there before goes first.
+    fn collect(&mut self, marked: Marked<X>, now: Moment) -> Option<Vec<Letter<X>>> {
+        let Marked { mark, letter } = marked;
+        let key = letter.conversation.clone();
+        if letter.patience.is_zero() {
+            let Some(bucket) = self.buckets.remove(&key) else {
+                self.count -= 1;
+                return Some(self.fly(vec![letter], mark));
+            };
+            let sender = (letter.message.channel.clone(), letter.message.sender.clone());
+            let queue = self.waiting.entry(sender.clone()).or_default();
+            if queue.is_empty() {
+                self.turns.push_front(sender);
+            }
+            queue.push_front(Marked { mark, letter });
+            self.count -= bucket.letters.len();
+            return Some(self.fly(bucket.letters, mark));
+        }
+        let due = now.plus(letter.patience);
+        let bucket = self.buckets.entry(key).or_insert_with(|| Bucket { letters: Vec::new(), due });
+        bucket.letters.push(letter);
+        bucket.due = due;
+        None
+    }
+
+    fn due_bucket(&mut self, now: Moment) -> Option<Vec<Letter<X>>> {
+        let is_due =
+            |(key, bucket): &(&SessionKey, &Bucket<X>)| bucket.due <= now && !self.in_flight.contains_key(*key);
+        let key = self.buckets.iter().filter(is_due).min_by_key(|(_, bucket)| bucket.due)?.0.clone();
+        let bucket = self.buckets.remove(&key)?;
+        self.count -= bucket.letters.len();
+        Some(self.fly(bucket.letters, self.marks))
+    }
+
+    fn fly(&mut self, letters: Vec<Letter<X>>, mark: u64) -> Vec<Letter<X>> {
+        if let Some(first) = letters.first() {
+            let (channel, scope) = (first.message.channel.clone(), first.message.interruption_scope());
+            let flying = InFlight { channel, scope, run: first.run.clone(), mark };
+            self.in_flight.insert(first.conversation.clone(), flying);
+        }
+        letters
+    }
+
+    fn forget_sender(&mut self, sender: &Sender) {
+        self.waiting.remove(sender);
+        self.turns.retain(|other| other != sender);
+    }
+}
+
+#[cfg(test)]
+mod tests;
