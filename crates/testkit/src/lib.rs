@@ -1,5 +1,5 @@
 //! Scaffold for tests of Quell, from outside: a scripted model server over real HTTP, a strict checker of histories,
-//! misbehaving commands, a leak check that asks the operating system, and a real daemon to talk to.
+//! misbehaving commands, chat networks, a leak check that asks the operating system, and a real daemon to talk to.
 //!
 //! Nothing here shares code with what it checks: bodies are read as plain JSON, so a slip in Quell's own types cannot hide
 //! itself. Helpers panic with a description where a condition does not come true; that is how a test fails.
@@ -12,6 +12,7 @@ pub mod history;
 pub mod leaks;
 pub mod mcp;
 pub mod model;
+pub mod networks;
 pub mod pty;
 mod sse;
 

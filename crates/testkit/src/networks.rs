@@ -1,0 +1,3 @@
+//! Chat networks to talk to: real servers where there are any to install, strict imitations elsewhere, and people in them.
+
+pub mod irc;
