@@ -1,7 +1,7 @@
 //! The project's own commands. They need nothing but cargo; what else they use they install below `target/`, but for the
-//! browser of the page's tests, which comes from the system's packages.
+//! browser of the page's tests and the server of those of IRC, which come from the system's packages.
 
-mod browser;
+mod packages;
 
 use std::env;
 use std::ffi::OsStr;
@@ -17,7 +17,8 @@ usage: cargo xtask COMMAND
 
   fmt                     format everything
   test [FILTER...]        all tests: nextest when it is installed, else plain cargo test; then the doc tests.
-                          Installs Chromium for those of the page when it is missing (Debian packages, as root)
+                          Installs Chromium for those of the page and ngircd for those of IRC when they are missing
+                          (Debian packages, as root; no daemon is started)
   tidy                    the house rules alone (part of test)
   ci [STEP...]            fmt, clippy, docs, deny, test, or only the named ones
   bench [ARG...]          measure the product against its physical floor (release build)
@@ -117,7 +118,7 @@ fn all_tests() -> anyhow::Result<()> {
 }
 
 fn test(filters: &[String]) -> anyhow::Result<()> {
-    browser::prepare(filters)?;
+    packages::prepare(filters)?;
     let nextest = succeeds("cargo", ["nextest", "--version"]);
     let runner: &[&str] = if nextest { &["nextest", "run"] } else { &["test"] };
     let mut command = command("cargo", runner);
