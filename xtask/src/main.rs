@@ -2,6 +2,7 @@
 //! browser of the page's tests and the server of those of IRC, which come from the system's packages.
 
 mod packages;
+mod synapse;
 
 use std::env;
 use std::ffi::OsStr;
@@ -17,8 +18,8 @@ usage: cargo xtask COMMAND
 
   fmt                     format everything
   test [FILTER...]        all tests: nextest when it is installed, else plain cargo test; then the doc tests.
-                          Installs Chromium for those of the page and ngircd for those of IRC when they are missing
-                          (Debian packages, as root; no daemon is started)
+                          Installs what is missing for some of them: Chromium for the page and ngircd for IRC (Debian
+                          packages, as root; no daemon is started), Synapse for Matrix (from PyPI, below target/)
   tidy                    the house rules alone (part of test)
   ci [STEP...]            fmt, clippy, docs, deny, test, or only the named ones
   bench [ARG...]          measure the product against its physical floor (release build)
@@ -119,6 +120,7 @@ fn all_tests() -> anyhow::Result<()> {
 
 fn test(filters: &[String]) -> anyhow::Result<()> {
     packages::prepare(filters)?;
+    synapse::prepare(filters)?;
     let nextest = succeeds("cargo", ["nextest", "--version"]);
     let runner: &[&str] = if nextest { &["nextest", "run"] } else { &["test"] };
     let mut command = command("cargo", runner);
