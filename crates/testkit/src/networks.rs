@@ -2,3 +2,4 @@
 
 pub mod irc;
 pub mod telegram;
+pub mod discord;

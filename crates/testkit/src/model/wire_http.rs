@@ -80,6 +80,13 @@ fn bad(what: &'static str) -> io::Error {
 
 /// A whole plain answer.
 pub(crate) fn plain(code: u16, headers: &[(String, String)], body: &str) -> Vec<u8> {
+    let mut text = plain_head(code, headers, body.len());
+    text.push_str(body);
+    text.into_bytes()
+}
+
+/// The head of a plain answer, for a body of so many bytes.
+pub(crate) fn plain_head(code: u16, headers: &[(String, String)], length: usize) -> String {
     let mut text = format!("HTTP/1.1 {code} {}\r\n", reason(code));
     let typed = headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("content-type"));
     if !typed {
@@ -88,8 +95,8 @@ pub(crate) fn plain(code: u16, headers: &[(String, String)], body: &str) -> Vec<
     for (name, value) in headers {
         text.push_str(&format!("{name}: {value}\r\n"));
     }
-    text.push_str(&format!("content-length: {}\r\n\r\n{body}", body.len()));
-    text.into_bytes()
+    text.push_str(&format!("content-length: {length}\r\n\r\n"));
+    text
 }
 
 fn reason(code: u16) -> &'static str {
