@@ -9,6 +9,7 @@ pub mod memory;
 pub mod queue;
 pub mod registry;
 pub mod retry;
+pub mod routing;
 pub mod run;
 pub mod session;
 pub mod society;

@@ -9,6 +9,8 @@ use std::collections::HashSet;
 
 use sha2::{Digest, Sha256};
 
+use crate::channel::keys::escaped;
+pub(crate) use words::is_sign;
 pub use words::{MOST_WORDS, Word, searchable, words};
 
 /// Notes in one prompt at the most.
@@ -159,10 +161,6 @@ impl Message<'_> {
         let parts = [Some(self.channel), self.thread, Some(self.sender), Some(self.id)];
         parts.into_iter().flatten().map(escaped).collect::<Vec<_>>().join("_")
     }
-}
-
-fn escaped(part: &str) -> String {
-    part.replace('%', "%25").replace('_', "%5F")
 }
 
 /// A key for a text that was remembered without one: its first words, and a mark by which the same text is the same note and

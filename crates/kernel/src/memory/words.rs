@@ -103,7 +103,7 @@ fn is_letter(c: char) -> bool {
 }
 
 /// Han, kana, bopomofo and Hangul.
-fn is_sign(c: char) -> bool {
+pub(crate) fn is_sign(c: char) -> bool {
     let of_these_scripts = matches!(c,
         '\u{1100}'..='\u{11ff}'
         | '\u{2e80}'..='\u{2fdf}'
