@@ -3,6 +3,7 @@
 mod check;
 mod environment;
 mod place;
+mod routing;
 #[cfg(test)]
 mod tests;
 
@@ -27,10 +28,13 @@ use quell_kernel::StopTimes;
 use quell_kernel::expiry::ExpiryLimits;
 use quell_protocol::AgentId;
 use quell_surfaces::DoorSettings;
+use quell_surfaces::channels::config::{ChannelConfig, MessageSettings};
+use quell_surfaces::channels::settings::FlowSettings;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use environment::data_dir;
+use routing::RoutingSection;
 
 /// The file.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
@@ -61,6 +65,12 @@ pub(crate) struct Config {
     /// Agents by id; `main`, else the first one, is the default.
     #[schemars(with = "BTreeMap<String, AgentConfig>")]
     pub(crate) agents: BTreeMap<AgentId, AgentConfig>,
+    /// How messages of chat networks are answered.
+    pub(crate) messages: MessageSettings,
+    /// Which model a message of a chat network is for.
+    pub(crate) routing: RoutingSection,
+    /// Chat networks by name.
+    pub(crate) channels: BTreeMap<String, ChannelConfig>,
 }
 
 /// `[server]`.
@@ -193,11 +203,16 @@ impl Loaded {
         let names = |keys: Vec<&str>| if keys.is_empty() { "none".to_owned() } else { keys.join(", ") };
         let agents = self.config.agents.iter().map(|(id, agent)| format!("{id} ({})", agent.model));
         let agents: Vec<String> = agents.collect();
-        format!(
+        let mut summary = format!(
             "agents {}; providers {}",
             names(agents.iter().map(String::as_str).collect()),
             names(self.config.providers.keys().map(String::as_str).collect()),
-        )
+        );
+        if !self.config.channels.is_empty() {
+            let channels: Vec<&str> = self.config.channels.keys().map(String::as_str).collect();
+            summary.push_str(&format!("; channels {}", channels.join(", ")));
+        }
+        summary
     }
 
     /// The admin token's file.
@@ -242,6 +257,12 @@ impl Loaded {
             warden: WardenExe::ThisProcess,
             probe: Probe::default(),
         }
+    }
+
+    /// What the message flow works by.
+    pub(crate) fn flow(&self) -> FlowSettings {
+        let Config { channels, messages, routing, .. } = &self.config;
+        FlowSettings { channels: channels.clone(), messages: *messages, routing: routing.rules() }
     }
 
     /// What the doors start with.

@@ -6,4 +6,5 @@
 pub mod config;
 pub mod format;
 pub mod seam;
+pub mod settings;
 pub(crate) mod wire;

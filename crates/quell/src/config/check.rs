@@ -6,6 +6,7 @@ use quell_engine::llm::ProviderKind;
 use quell_engine::memory::MemorySettings;
 use quell_kernel::society::{BadParent, Tree};
 use quell_protocol::AgentId;
+use quell_surfaces::channels::config::ChannelConfig;
 
 use super::Config;
 
@@ -119,7 +120,21 @@ fn section_problems(config: &Config) -> Vec<Problem> {
     let mut found: Vec<Problem> = hooks.into_iter().collect();
     memory_problems(&config.memory, &mut |key, text| found.push(Problem { key: key.to_owned(), text }));
     found.extend(retention_problems(&config.retention));
+    found.extend(config.messages.problem().map(|(key, text)| Problem { key: format!("messages.{key}"), text }));
+    found.extend(config.routing.problems(&config.providers));
+    found.extend(config.channels.iter().filter_map(|(name, channel)| channel_problem(config, name, channel)));
     found
+}
+
+/// A channel whose own keys are right may still name an agent that is not there. Without any `[agents]` there is `main`.
+fn channel_problem(config: &Config, name: &str, channel: &ChannelConfig) -> Option<Problem> {
+    let key = |key: &str| if key.is_empty() { format!("channels.{name}") } else { format!("channels.{name}.{key}") };
+    if let Err(bad) = channel.check(name) {
+        return Some(Problem { key: key(bad.key), text: bad.problem });
+    }
+    let agent = channel.agent.as_ref()?;
+    let is_there = config.agents.contains_key(agent) || (config.agents.is_empty() && agent.as_str() == "main");
+    (!is_there).then(|| Problem { key: key("agent"), text: format!("there is no [agents.{agent}]") })
 }
 
 /// Limits that would throw away everything are taken for mistakes.

@@ -1,12 +1,13 @@
 //! What comes from the environment: places, keys, and a working start without any file. The only reader of it in Quell.
 
 use std::env;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use quell_engine::agent::AgentConfig;
 use quell_engine::llm::{ProviderConfig, ProviderKind};
 use quell_protocol::AgentId;
+use secrecy::SecretString;
 
 use super::Config;
 
@@ -38,9 +39,7 @@ pub(super) fn fill(config: &mut Config) -> anyhow::Result<()> {
             let key = text(variable);
             provider.api_key = key.map(Into::into);
         } else if let Some(file) = &provider.api_key_file {
-            let key = std::fs::read_to_string(file)
-                .with_context(|| format!("api_key_file of [providers.{name}], {}, cannot be read", file.display()))?;
-            provider.api_key = Some(key.trim().to_owned().into());
+            provider.api_key = secret_of(file, "api_key_file", &format!("providers.{name}"))?;
         }
     }
     for server in config.mcp.values_mut() {
@@ -50,9 +49,15 @@ pub(super) fn fill(config: &mut Config) -> anyhow::Result<()> {
     if let Some(variable) = &hooks.secret_env {
         hooks.secret = text(variable).map(Into::into);
     } else if let Some(file) = &hooks.secret_file {
-        let secret = std::fs::read_to_string(file)
-            .with_context(|| format!("secret_file of [hooks], {}, cannot be read", file.display()))?;
-        hooks.secret = Some(secret.trim().to_owned()).filter(|secret| !secret.is_empty()).map(Into::into);
+        hooks.secret = secret_of(file, "secret_file", "hooks")?;
+    }
+    for (name, channel) in &mut config.channels {
+        channel.token = match (&channel.token_env, &channel.token_file) {
+            (Some(variable), _) => text(variable).map(Into::into),
+            (None, Some(file)) => secret_of(file, "token_file", &format!("channels.{name}"))?,
+            (None, None) => None,
+        };
+        channel.app_token = channel.app_token_env.as_deref().and_then(text).map(Into::into);
     }
     if config.agents.is_empty() {
         let Ok(main) = AgentId::parse("main") else { bail!("the agent id main is refused") };
@@ -63,6 +68,13 @@ pub(super) fn fill(config: &mut Config) -> anyhow::Result<()> {
         config.agents.insert(main, agent);
     }
     Ok(())
+}
+
+/// The secret on the one line of a file; none in an empty one.
+fn secret_of(file: &Path, key: &str, section: &str) -> anyhow::Result<Option<SecretString>> {
+    let secret = std::fs::read_to_string(file)
+        .with_context(|| format!("{key} of [{section}], {}, cannot be read", file.display()))?;
+    Ok(Some(secret.trim().to_owned()).filter(|secret| !secret.is_empty()).map(Into::into))
 }
 
 /// Adds the provider that the environment offers; answers the model to use with it.

@@ -14,17 +14,15 @@ pub(super) fn of_toml(path: &Path, text: &str, error: &toml::de::Error) -> anyho
 /// What the person most likely meant, or should know.
 fn hint(message: &str) -> Option<String> {
     let unknown = |what: &str, name: &str| message.starts_with(&format!("unknown {what} `{name}`"));
-    if let Some(section) = LATER.iter().find(|section| unknown("field", section)) {
-        return Some(format!("; this version of Quell does not have [{section}] yet"));
-    }
-    if unknown("field", "api_key") {
-        return Some("; keys never stand in the file: name the variable that holds it with `api_key_env`".to_owned());
+    if let Some((secret, by)) = SECRETS.iter().find(|(secret, _)| unknown("field", secret)) {
+        return Some(format!("; a {secret} never stands in the file: name the variable that holds it with `{by}`"));
     }
     suggestion(message).map(|key| format!("; did you mean `{key}`?"))
 }
 
-/// Sections of the documented configuration that this version does not have.
-const LATER: [&str; 2] = ["routing", "channels"];
+/// What people write into the file, and what belongs there instead.
+const SECRETS: [(&str, &str); 4] =
+    [("api_key", "api_key_env"), ("token", "token_env"), ("app_token", "app_token_env"), ("password", "token_env")];
 
 /// A problem with the value of a dotted key.
 pub(super) fn of_key(path: &Path, text: &str, key: &str, problem: &str) -> String {
@@ -48,8 +46,10 @@ fn at(path: &Path, text: &str, offset: usize, message: &str) -> String {
 /// A line is shown to the person and then often to others; one that looks as if it held a key or a header is not.
 fn may_hold_secret(before: &str, line: &str) -> bool {
     let line = line.to_ascii_lowercase();
+    let of_tokens = line.contains("token") && !line.contains("tokens");
     let section = before.lines().rev().find(|line| line.trim_start().starts_with('['));
     ["key", "secret", "password", "authorization", "bearer", "headers"].iter().any(|word| line.contains(word))
+        || of_tokens
         || line.trim_start().starts_with("env")
         || line.split_once("://").is_some_and(|(_, rest)| rest.contains('@'))
         || section.is_some_and(|section| section.contains("headers") || section.contains(".env"))
@@ -61,15 +61,28 @@ fn without_values(message: &str) -> String {
     parts.map(|(n, part)| if n % 2 == 0 { part } else { "***" }).collect::<Vec<_>>().join("\"")
 }
 
-/// The offset of a dotted key: of its value, or of the deepest table on the way.
+/// The offset of a dotted key: of its value, or of the deepest table on the way. The entries of a list are its numbers.
 fn position(table: &DeTable<'_>, key: &str) -> Option<usize> {
-    let (head, rest) = key.split_once('.').map_or((key, None), |(head, rest)| (head, Some(rest)));
+    let (head, rest) = head_of(key);
     let (name, value) = table.iter().find(|(name, _)| name.get_ref().as_ref() == head)?;
-    let deeper = match (rest, value.get_ref()) {
-        (Some(rest), DeValue::Table(table)) => position(table, rest),
+    let Some(rest) = rest else { return Some(value.span().start) };
+    Some(within(value.get_ref(), rest).unwrap_or(name.span().start))
+}
+
+fn within(value: &DeValue<'_>, key: &str) -> Option<usize> {
+    match value {
+        DeValue::Table(table) => position(table, key),
+        DeValue::Array(entries) => {
+            let (number, rest) = head_of(key);
+            let entry = entries.get(number.parse::<usize>().ok()?)?;
+            rest.and_then(|rest| within(entry.get_ref(), rest)).or(Some(entry.span().start))
+        }
         _ => None,
-    };
-    Some(deeper.unwrap_or(if rest.is_some() { name.span().start } else { value.span().start }))
+    }
+}
+
+fn head_of(key: &str) -> (&str, Option<&str>) {
+    key.split_once('.').map_or((key, None), |(head, rest)| (head, Some(rest)))
 }
 
 /// The expected key that is nearest to the unknown one of a serde message.

@@ -1,5 +1,7 @@
 //! What a person reads when a file is wrong, and what must never be printed.
 
+mod channels;
+
 use std::path::Path;
 
 use rstest::rstest;
@@ -74,15 +76,6 @@ fn a_default_that_another_key_makes_impossible_is_blamed_on_its_section() {
 }
 
 #[rstest]
-#[case("routing")]
-#[case("channels")]
-fn sections_of_later_versions_are_called_that(#[case] section: &str) {
-    let error = error(&format!("[{section}.x]\nkind = \"y\"\n"));
-    assert!(error.contains(&format!("does not have [{section}] yet")), "{error}");
-    assert!(!error.contains("did you mean"), "{error}");
-}
-
-#[rstest]
 #[case::too_few("thinking_tokens = 1000", "the least is 1024")]
 #[case::no_room("max_tokens = 2000\nthinking_tokens = 2000", "less than max_tokens = 2000")]
 #[case::warm("temperature = 0.7\nthinking_tokens = 2000", "no temperature but 1")]
@@ -137,6 +130,7 @@ fn the_example_is_valid_and_its_plain_values_are_the_defaults() {
     assert_eq!(example.sessions, default.sessions);
     assert_eq!(example.tools, default.tools);
     assert_eq!(example.retention, default.retention);
+    assert_eq!(example.messages, default.messages);
 }
 
 /// Those lines that are commented out are documentation too, and must not rot.
@@ -157,6 +151,8 @@ fn the_example_is_valid_with_its_comments_taken_off() {
     assert_eq!(config.agents["thinker"].thinking_tokens, Some(4000));
     assert_eq!(config.providers["local"].headers.len(), 1);
     assert_eq!(config.mcp.len(), 2);
+    assert_eq!(config.channels.keys().collect::<Vec<_>>(), ["irc", "telegram"]);
+    assert_eq!(config.routing.rules().model_for("please refactor").as_deref(), Some("anthropic/claude-sonnet-4-5"));
 }
 
 #[rstest]

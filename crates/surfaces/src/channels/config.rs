@@ -1,13 +1,25 @@
 //! `[channels.X]` of the configuration. One set of keys for all networks, so that each mistake has its line and column; which
 //! of them a network knows, and which it needs, its own file says when the channel is made.
 
-use std::path::PathBuf;
+#[cfg(test)]
+mod tests;
 
+use std::path::PathBuf;
+use std::time::Duration;
+
+use quell_kernel::channel::budget::TimeBudget;
 use quell_protocol::AgentId;
 use quell_protocol::api::OnBusy;
 use schemars::JsonSchema;
-use secrecy::SecretString;
+use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
+use url::Url;
+
+/// The longest name of a channel: it begins the keys of its conversations.
+const LONGEST_NAME: usize = 64;
+
+/// The longest wait for more of a message, in milliseconds: people take a longer silence for no answer.
+const LONGEST_DEBOUNCE_MS: u64 = 60_000;
 
 /// One account in a chat network.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
@@ -120,6 +132,102 @@ pub struct BadChannel {
     pub problem: String,
 }
 
+impl ChannelConfig {
+    /// What can be said of its keys without knowing its network.
+    ///
+    /// # Errors
+    /// [`BadChannel`]: the first that is wrong. An empty key is the section itself.
+    pub fn check(&self, name: &str) -> Result<(), BadChannel> {
+        let bad = |key, problem: String| Err(BadChannel { channel: name.to_owned(), key, problem });
+        let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+        if name.is_empty() || name.len() > LONGEST_NAME || !name.chars().all(legal) {
+            let rule = format!("the name may have letters, digits, `-` and `_`, {LONGEST_NAME} of them at the most");
+            return bad("", rule);
+        }
+        if self.token_env.is_some() && self.token_file.is_some() {
+            return bad("token_file", "excludes token_env: the token is in one place".to_owned());
+        }
+        if self.interrupt_on_new_message && self.on_busy.is_some_and(|busy| busy != OnBusy::Interrupt) {
+            let problem = "contradicts interrupt_on_new_message = true; leave one of them out".to_owned();
+            return bad("on_busy", problem);
+        }
+        if self.debounce_ms > LONGEST_DEBOUNCE_MS {
+            let problem = format!("{} is too long; the most is {LONGEST_DEBOUNCE_MS}", self.debounce_ms);
+            return bad("debounce_ms", problem);
+        }
+        for (key, place) in [("api_base", &self.api_base), ("reply_url", &self.reply_url)] {
+            if place.as_deref().is_some_and(holds_password) {
+                let problem =
+                    "holds a user or a password, which would be shown; name the token by token_env".to_owned();
+                return bad(key, problem);
+            }
+        }
+        Ok(())
+    }
+
+    /// True when a listener of one is as good as a listener of the other: nothing of it was changed, secrets included.
+    #[must_use]
+    pub fn is_same_as(&self, other: &Self) -> bool {
+        let secret = |secret: &Option<SecretString>| secret.as_ref().map(|secret| secret.expose_secret().to_owned());
+        let said = |config: &Self| serde_json::to_value(config).ok();
+        let secrets = |config: &Self| (secret(&config.token), secret(&config.app_token));
+        said(self) == said(other) && secrets(self) == secrets(other)
+    }
+}
+
+/// `[messages]` of the configuration: how messages of all channels are answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct MessageSettings {
+    /// Seconds that one round of model and tools may take.
+    pub message_timeout_s: u64,
+    /// Rounds that an answer is expected to take: its time is so many times `message_timeout_s`.
+    pub max_tool_iterations: u32,
+    /// Rounds of the time of an answer at the most.
+    pub timeout_scale_cap: u32,
+    /// Characters of a conversation that a model is shown: older turns beyond them are left out, whole, and never the newest.
+    pub history_budget_chars: usize,
+    /// Takes sentences out of answers in which an English model says what it is going to do. It also takes real ones.
+    pub sanitize_narration: bool,
+}
+
+impl MessageSettings {
+    /// The time that an answer may take; after it the run is stopped.
+    #[must_use]
+    pub fn time(&self) -> Duration {
+        let Self { message_timeout_s, max_tool_iterations, timeout_scale_cap, .. } = *self;
+        TimeBudget { message_timeout_s, max_tool_iterations, timeout_scale_cap }.time()
+    }
+
+    /// The first key whose value can never work, with what is wrong.
+    #[must_use]
+    pub fn problem(&self) -> Option<(&'static str, String)> {
+        let zeros = [
+            ("message_timeout_s", self.message_timeout_s == 0),
+            ("timeout_scale_cap", self.timeout_scale_cap == 0),
+            ("history_budget_chars", self.history_budget_chars == 0),
+        ];
+        let (key, _) = zeros.into_iter().find(|(_, is_zero)| *is_zero)?;
+        Some((key, "0 would let nothing through; leave the key out for the default".to_owned()))
+    }
+}
+
+impl Default for MessageSettings {
+    fn default() -> Self {
+        Self {
+            message_timeout_s: 300,
+            max_tool_iterations: 10,
+            timeout_scale_cap: 4,
+            history_budget_chars: 400_000,
+            sanitize_narration: false,
+        }
+    }
+}
+
 fn yes() -> bool {
     true
+}
+
+fn holds_password(place: &str) -> bool {
+    Url::parse(place).is_ok_and(|url| !url.username().is_empty() || url.password().is_some())
 }

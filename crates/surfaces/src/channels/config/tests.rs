@@ -1,0 +1,71 @@
+//! Which keys contradict each other, and which changes a listener notices.
+
+use rstest::rstest;
+
+use super::*;
+
+fn channel() -> ChannelConfig {
+    let said = serde_json::json!({"kind": "telegram", "token_env": "BOT", "allow": ["1"]});
+    serde_json::from_value(said).expect("a channel")
+}
+
+#[rstest]
+#[case::colon("matrix:x")]
+#[case::dot("a.b")]
+#[case::space("my bot")]
+#[case::empty("")]
+#[case::other_letters("канал")]
+fn a_name_that_keys_could_not_begin_with_is_refused(#[case] name: &str) {
+    let bad = channel().check(name).expect_err("a bad name");
+    assert_eq!((bad.key, bad.problem.contains("letters, digits")), ("", true), "{bad}");
+}
+
+#[test]
+fn the_longest_name_is_taken_and_a_longer_one_is_not() {
+    assert_eq!(channel().check(&"x".repeat(LONGEST_NAME)), Ok(()));
+    assert!(channel().check(&"x".repeat(LONGEST_NAME + 1)).is_err());
+}
+
+#[rstest]
+#[case::two_tokens(ChannelConfig { token_file: Some("t".into()), ..channel() }, "token_file")]
+#[case::two_ways(
+    ChannelConfig { interrupt_on_new_message: true, on_busy: Some(OnBusy::Queue), ..channel() },
+    "on_busy"
+)]
+#[case::endless_wait(ChannelConfig { debounce_ms: LONGEST_DEBOUNCE_MS + 1, ..channel() }, "debounce_ms")]
+#[case::password(ChannelConfig { api_base: Some("https://me:hush@h/".to_owned()), ..channel() }, "api_base")]
+#[case::password_in_reply(ChannelConfig { reply_url: Some("https://hush@h/".to_owned()), ..channel() }, "reply_url")]
+fn keys_that_contradict_each_other_are_named(#[case] config: ChannelConfig, #[case] key: &str) {
+    let bad = config.check("bot").expect_err("a bad channel");
+    assert_eq!(bad.key, key);
+    assert!(!bad.to_string().contains("hush"), "{bad}");
+}
+
+#[test]
+fn both_words_for_an_interruption_may_be_said_at_once() {
+    let both = ChannelConfig { interrupt_on_new_message: true, on_busy: Some(OnBusy::Interrupt), ..channel() };
+    assert_eq!(both.check("bot"), Ok(()));
+}
+
+#[test]
+fn a_new_token_is_a_change_and_the_same_file_again_is_none() {
+    let with = |token: &str| ChannelConfig { token: Some(token.to_owned().into()), ..channel() };
+    assert!(with("a").is_same_as(&with("a")));
+    assert!(!with("a").is_same_as(&with("b")));
+    assert!(!with("a").is_same_as(&channel()));
+    assert!(!channel().is_same_as(&ChannelConfig { mention_only: true, ..channel() }));
+}
+
+#[test]
+fn an_answer_has_twenty_minutes_by_default() {
+    assert_eq!(MessageSettings::default().time(), Duration::from_secs(1200));
+    assert_eq!(MessageSettings::default().problem(), None);
+}
+
+#[rstest]
+#[case(MessageSettings { message_timeout_s: 0, ..MessageSettings::default() }, "message_timeout_s")]
+#[case(MessageSettings { timeout_scale_cap: 0, ..MessageSettings::default() }, "timeout_scale_cap")]
+#[case(MessageSettings { history_budget_chars: 0, ..MessageSettings::default() }, "history_budget_chars")]
+fn a_zero_that_lets_nothing_through_is_named(#[case] settings: MessageSettings, #[case] key: &str) {
+    assert_eq!(settings.problem().map(|(key, _)| key), Some(key));
+}
