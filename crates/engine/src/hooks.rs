@@ -1,14 +1,16 @@
-//! Lifecycle hooks: what is run or called when something happens to the daemon, a session or a run.
+//! Lifecycle hooks: what is run or called when something happens to the daemon, a session, a run or a message of a chat network.
 //!
 //! A hook is a command under a warden, a webhook, or code of a program that embeds the engine. Who waits for one *asks*: that
 //! is raced against the scope of whoever caused it and held in its ledger, so a stop ends it at once. Who does not *tells*:
 //! that is queued, in order for each session, and belongs to a scope of the hooks' own, which the shutdown ends within its
-//! deadlines. Only `on_create` may refuse anything; of all others a failure is a line in the log. This module knows no
-//! registry and no agents.
+//! deadlines. Only `on_create` may refuse anything; of all others a failure is a line in the log. The two events of messages
+//! are only ever asked (`messages`): told ones are stored, and a message's text is nobody's but its conversation's. This module
+//! knows no registry and no agents.
 
 mod command;
 mod config;
 mod lifecycle;
+mod messages;
 mod outbox;
 mod queue;
 #[cfg(test)]
@@ -22,7 +24,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quell_protocol::hook::{HookBody, HookEvent, RunFacts, SessionFacts};
+use quell_protocol::channel::ChannelMessage;
+use quell_protocol::hook::{HookBody, HookEvent, MessageFacts, RunFacts, SessionFacts};
 use quell_protocol::{By, Leftover, ResourceKind, RunId};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
@@ -34,7 +37,7 @@ use crate::scope::{Cancelled, Point, Scope};
 use crate::store::{Store, StoreError};
 pub use config::{BadHook, HookSettings, Targets};
 use config::{Target, shown_url};
-pub use lifecycle::{LifecycleHook, Problem, Stage, StageError, Undo, Veto, begin_stage, undo_stage};
+pub use lifecycle::{LifecycleHook, MessageAnswer, Problem, Stage, StageError, Undo, Veto, begin_stage, undo_stage};
 use outbox::Lane;
 use queue::{Job, Queue};
 use webhook::{Receiver, Signer};
@@ -74,10 +77,14 @@ pub struct Happening {
     pub run: Option<RunFacts>,
     /// Who asked for it.
     pub by: Option<By>,
+    /// Which message is about to be taken or sent; for [`Hooks::ask_message`] only.
+    pub message: Option<MessageFacts>,
 }
 
 struct Inner {
     doers: BTreeMap<HookEvent, Vec<Doer>>,
+    /// Who is asked about messages. They stand apart, so that a message's text cannot be told, which would store it.
+    readers: BTreeMap<HookEvent, Vec<Doer>>,
     stages: Vec<Arc<dyn Stage>>,
     limit: Duration,
     wardens: Wardens,
@@ -124,7 +131,7 @@ impl Happening {
     /// Something that happens to the daemon.
     #[must_use]
     pub fn of_daemon(event: HookEvent) -> Self {
-        Self { event, session: None, run: None, by: None }
+        Self { event, session: None, run: None, by: None, message: None }
     }
 
     /// Something that happens to a session.
@@ -137,6 +144,21 @@ impl Happening {
     #[must_use]
     pub fn of_run(event: HookEvent, session: SessionFacts, run: RunFacts) -> Self {
         Self { run: Some(run), ..Self::of_session(event, session) }
+    }
+
+    /// A message that has come.
+    #[must_use]
+    pub fn of_received(message: ChannelMessage) -> Self {
+        let content = message.content.clone();
+        let message = Some(MessageFacts { content, message });
+        Self { message, ..Self::of_daemon(HookEvent::MessageReceived) }
+    }
+
+    /// The answer to a message, about to be sent.
+    #[must_use]
+    pub fn of_sending(message: ChannelMessage, answer: String) -> Self {
+        let message = Some(MessageFacts { content: answer, message });
+        Self { message, ..Self::of_daemon(HookEvent::MessageSending) }
     }
 
     /// The same, with who asked for it.
@@ -159,7 +181,7 @@ impl Hooks {
         let HookGround { settings, lifecycle, wardens, environment, cwd, store, clock } = ground;
         settings.check()?;
         let limit = Duration::from_millis(settings.timeout_ms);
-        let (mut doers, mut lanes) = (BTreeMap::new(), Vec::new());
+        let (mut doers, mut readers, mut lanes) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
         for event in HookEvent::ALL {
             let wanting = lifecycle.iter().filter(|hook| hook.wants(event));
             let mut of_event: Vec<Doer> = wanting.map(|hook| Doer::Embedded(Arc::clone(hook))).collect();
@@ -171,7 +193,8 @@ impl Hooks {
                 });
             }
             if !of_event.is_empty() {
-                doers.insert(event, of_event);
+                let place = if event.holds_text() { &mut readers } else { &mut doers };
+                place.insert(event, of_event);
             }
         }
         let signer = match &settings.secret {
@@ -181,6 +204,7 @@ impl Hooks {
         };
         Ok(Self(Arc::new(Inner {
             doers,
+            readers,
             stages: lifecycle.iter().flat_map(|hook| hook.stages()).collect(),
             limit,
             wardens,
@@ -208,7 +232,7 @@ impl Hooks {
     /// True when somebody wants to hear of this event. Ask before you build what is to be told.
     #[must_use]
     pub fn has(&self, event: HookEvent) -> bool {
-        self.0.doers.contains_key(&event)
+        self.0.doers.contains_key(&event) || self.0.readers.contains_key(&event)
     }
 
     /// The stages that embedding programs add to the making of a session, in their order. [`begin_stage`] and [`undo_stage`]
@@ -248,7 +272,7 @@ impl Hooks {
                     Doer::Embedded(hook) => self.call(hook.as_ref(), &errand).await,
                     Doer::Command(command) => command::run(&self.0, command, &errand, scope).await,
                     Doer::Url(lane) if event == HookEvent::Create => {
-                        webhook::ask(&self.0, &lane.receiver, &errand, scope).await
+                        webhook::ask(&self.0, &lane.receiver, &errand, 0, scope).await.map(drop)
                     }
                     Doer::Url(lane) => {
                         // waits: for the database, raced below.
@@ -271,7 +295,7 @@ impl Hooks {
     /// Hands an event out and waits for nobody. Events of one session are handed out in the order in which they were told.
     /// From any thread.
     pub fn tell(&self, happening: Happening) {
-        if self.has(happening.event) {
+        if self.0.doers.contains_key(&happening.event) {
             queue::push(self, Job::new(self.errand(happening)));
         }
     }
@@ -299,7 +323,7 @@ impl Hooks {
     /// # Cancel safety
     /// Safe: it goes on without its caller.
     pub async fn tell_and_wait(&self, happening: Happening, limit: Duration) {
-        if !self.has(happening.event) {
+        if !self.0.doers.contains_key(&happening.event) {
             return;
         }
         let (done, over) = oneshot::channel();
@@ -341,7 +365,7 @@ impl Hooks {
     }
 
     fn errand(&self, happening: Happening) -> Errand {
-        let Happening { event, session, run, by } = happening;
+        let Happening { event, session, run, by, message } = happening;
         let id = match (&run, event) {
             // The same after a crash that came before it was known that this was told.
             (Some(run), HookEvent::RunEnd) => format!("run-end-{}", run.run_id),
@@ -350,9 +374,9 @@ impl Hooks {
         // Nothing with a run's id may be alive after the run, and not every event is over when its run is.
         let mark = RunId::parse(format!("hook-{}", uuid::Uuid::now_v7()));
         let Ok(mark) = mark else { unreachable!("a word and a UUID are a valid run id") };
-        let body = HookBody { id, event, at: self.0.clock.rfc3339(self.0.clock.now()), session, run, by };
-        // Names and numbers only: it cannot fail.
-        let json = serde_json::to_string(&body).unwrap_or_default();
+        let message = message.filter(|_| event.holds_text());
+        let body = HookBody { id, event, at: self.0.clock.rfc3339(self.0.clock.now()), session, run, by, message };
+        let json = json_of(&body);
         Errand { body, json, mark }
     }
 
@@ -389,6 +413,11 @@ impl Failure {
     fn reason(self) -> String {
         self.said.unwrap_or(self.how)
     }
+}
+
+/// Names, numbers and texts only: it cannot fail.
+fn json_of(body: &HookBody) -> String {
+    serde_json::to_string(body).unwrap_or_default()
 }
 
 /// The lane to this receiver; one for each URL, however many events go there.

@@ -1,16 +1,18 @@
 //! What a lifecycle hook is told: one body for commands (on standard input), webhooks and programs that embed the engine.
 //!
-//! It never holds the text of a message, and no secret.
+//! It never holds a secret, and the text of a message with two events only: `on_message_received` and `on_message_sending`,
+//! which are asked about that text and told to nobody else.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::channel::ChannelMessage;
 use crate::ids::{AgentId, Principal, RunId, SessionKey};
 use crate::receipt::Receipt;
 use crate::verdict::{By, Surface, Verdict};
 
-/// A moment in the life of the daemon, of a session, or of a run.
+/// A moment in the life of the daemon, of a session, of a run, or of a message of a chat network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, utoipa::ToSchema)]
 pub enum HookEvent {
     /// A session is about to be made; the hook may refuse that, with a reason.
@@ -37,11 +39,17 @@ pub enum HookEvent {
     /// The daemon begins to shut down.
     #[serde(rename = "on_shutdown")]
     Shutdown,
+    /// A message has come from a chat network; the hook may change its text, or drop it with a reason.
+    #[serde(rename = "on_message_received")]
+    MessageReceived,
+    /// An answer is about to go to a chat network; the hook may change its text, or keep it back with a reason.
+    #[serde(rename = "on_message_sending")]
+    MessageSending,
 }
 
 impl HookEvent {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 10] = [
         Self::Create,
         Self::Activate,
         Self::Expire,
@@ -50,6 +58,8 @@ impl HookEvent {
         Self::RunEnd,
         Self::Start,
         Self::Shutdown,
+        Self::MessageReceived,
+        Self::MessageSending,
     ];
 
     /// The event as it stands in the configuration and on the wire.
@@ -64,6 +74,18 @@ impl HookEvent {
             Self::RunEnd => "on_run_end",
             Self::Start => "on_start",
             Self::Shutdown => "on_shutdown",
+            Self::MessageReceived => "on_message_received",
+            Self::MessageSending => "on_message_sending",
+        }
+    }
+
+    /// True for the events that hold the text of a message.
+    #[must_use]
+    pub fn holds_text(self) -> bool {
+        match self {
+            Self::MessageReceived | Self::MessageSending => true,
+            Self::Create | Self::Activate | Self::Expire | Self::Terminate => false,
+            Self::RunStart | Self::RunEnd | Self::Start | Self::Shutdown => false,
         }
     }
 }
@@ -93,6 +115,20 @@ pub struct HookBody {
     /// Who asked for it, where a person or a program did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<By>,
+    /// The message it is about: the fields `content` and `message`.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub message: Option<MessageFacts>,
+}
+
+/// What a hook is told of a message of a chat network.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct MessageFacts {
+    /// The text that the hook is asked about: with `on_message_received` that of the message, with `on_message_sending` that of
+    /// the answer.
+    pub content: String,
+    /// The message that has come, or the one that is answered.
+    pub message: ChannelMessage,
 }
 
 /// What a hook is told of a session.
@@ -167,10 +203,44 @@ mod tests {
             }),
             run: None,
             by: None,
+            message: None,
         };
         let expected = serde_json::json!({
             "id": "0198", "event": "on_create", "at": "2026-01-02T03:04:05.000006Z",
             "session": {"key": "alice", "agent": "main", "userId": "u1", "revived": true},
+        });
+        assert_eq!(serde_json::to_value(&body).unwrap(), expected);
+        assert_eq!(serde_json::from_value::<HookBody>(expected).unwrap(), body);
+    }
+    #[test]
+    fn the_text_of_a_message_stands_beside_the_message() {
+        let message = ChannelMessage {
+            channel: "irc".to_owned(),
+            id: "7".to_owned(),
+            sender: "alice".to_owned(),
+            sender_name: None,
+            reply_target: "#lab".to_owned(),
+            content: "how late is it?".to_owned(),
+            thread: None,
+            scope_id: None,
+            group: true,
+            attachments: Vec::new(),
+        };
+        let body = HookBody {
+            id: "0198".to_owned(),
+            event: HookEvent::MessageSending,
+            at: "2026-01-02T03:04:05.000006Z".to_owned(),
+            session: None,
+            run: None,
+            by: None,
+            message: Some(MessageFacts { content: "noon".to_owned(), message }),
+        };
+        let expected = serde_json::json!({
+            "id": "0198", "event": "on_message_sending", "at": "2026-01-02T03:04:05.000006Z", "content": "noon",
+            "message": {
+                "channel": "irc", "id": "7", "sender": "alice", "replyTarget": "#lab", "content": "how late is it?",
+                "group": true,
+            },
         });
         assert_eq!(serde_json::to_value(&body).unwrap(), expected);
         assert_eq!(serde_json::from_value::<HookBody>(expected).unwrap(), body);

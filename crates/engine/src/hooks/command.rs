@@ -1,4 +1,5 @@
-//! A hook that is a command: `sh -c` under a warden, the event on its standard input, its first line as its reason.
+//! A hook that is a command: `sh -c` under a warden, the event on its standard input, its first line as its reason, or all
+//! that it prints as its answer.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use super::{Errand, Failure, Inner};
 use crate::proc::{CommandSpec, Isolate, Leash, OutputSink, ProcessEnd, ProcessStop, RUN_ID_VARIABLE, SpawnError};
 use crate::scope::{Scope, StopLevel};
 
-/// Of what it prints this much is looked at for its first line.
+/// Of what it prints this many bytes are looked at for its first line.
 const HEARD: usize = 4096;
 /// The most characters of a reason.
 const REASON: usize = 300;
@@ -25,15 +26,39 @@ const SESSION_VARIABLE: &str = "QUELL_SESSION";
 /// # Cancel safety
 /// Safe: dropping it kills the command, and the scope waits for that.
 pub(super) async fn run(hooks: &Inner, command: &str, errand: &Errand, scope: &Scope) -> Result<(), Failure> {
-    let mut running = match hooks.wardens.start(&spec(hooks, command, errand), scope) {
-        Ok(running) => running,
-        Err(error) => return Err(Failure { said: None, how: in_one_line(&error) }),
-    };
+    let mut heard = Heard::at_most(HEARD);
+    // waits: for the command, as `to_end` says.
+    let ended = to_end(hooks, command, errand, scope, &mut heard).await;
+    ended.map_err(|how| Failure { said: heard.reason(), how })
+}
+
+/// As [`run`]; answers the beginning of what the command prints: a byte more than `wanted` shows that it was more. What it
+/// prints is the text of a message, so that a failure says no word of it.
+///
+/// # Cancel safety
+/// As there.
+pub(super) async fn ask(
+    hooks: &Inner,
+    command: &str,
+    errand: &Errand,
+    wanted: usize,
+    scope: &Scope,
+) -> Result<Vec<u8>, Failure> {
+    let mut heard = Heard::at_most(wanted + 1);
+    // waits: for the command, as `to_end` says.
+    match to_end(hooks, command, errand, scope, &mut heard).await {
+        Ok(()) => Ok(heard.stdout.into_bytes()),
+        Err(how) => Err(Failure { said: first_line(&heard.stderr), how }),
+    }
+}
+
+/// The error says how it ended.
+async fn to_end(hooks: &Inner, command: &str, errand: &Errand, scope: &Scope, heard: &mut Heard) -> Result<(), String> {
+    let mut running = hooks.wardens.start(&spec(hooks, command, errand), scope).map_err(|error| in_one_line(&error))?;
     let mut dropped = KillOnDrop(Some(running.leash()));
     let input = running.take_input();
-    let mut lines = FirstLines::default();
     let end = {
-        let collecting = running.collect(&mut lines);
+        let collecting = running.collect(heard);
         let feeding = async {
             if let Some(input) = input {
                 feed(input, errand.json.as_bytes()).await;
@@ -41,7 +66,7 @@ pub(super) async fn run(hooks: &Inner, command: &str, errand: &Errand, scope: &S
             // waits: for ever, beside the life of the command.
             std::future::pending::<Infallible>().await
         };
-        // waits: for the command, whose time is limited; its scope tells it to end, and `ask` drops all of this at a stop.
+        // waits: for the command, whose time is limited; its scope tells it to end, and who asks drops all of this at a stop.
         tokio::select! {
             end = collecting => end,
             never = feeding => match never {},
@@ -50,8 +75,8 @@ pub(super) async fn run(hooks: &Inner, command: &str, errand: &Errand, scope: &S
     dropped.0 = None;
     match end {
         Ok(end) if end.why == ProcessStop::Own && end.code == Some(0) => Ok(()),
-        Ok(end) => Err(Failure { said: lines.reason(), how: words_of(&end, hooks.limit) }),
-        Err(error) => Err(Failure { said: None, how: in_one_line(&error) }),
+        Ok(end) => Err(words_of(&end, hooks.limit)),
+        Err(error) => Err(in_one_line(&error)),
     }
 }
 
@@ -123,24 +148,31 @@ impl Drop for KillOnDrop {
 }
 
 /// The beginning of what a command prints.
-#[derive(Debug, Default)]
-struct FirstLines {
+#[derive(Debug)]
+struct Heard {
     stdout: String,
     stderr: String,
+    /// So many bytes of its standard output are kept.
+    most: usize,
 }
 
-impl OutputSink for FirstLines {
+impl OutputSink for Heard {
     fn output(&mut self, stream: ToolOutputStream, text: &str) {
-        let heard = match stream {
-            ToolOutputStream::Stdout => &mut self.stdout,
-            ToolOutputStream::Stderr => &mut self.stderr,
+        let (heard, most) = match stream {
+            ToolOutputStream::Stdout => (&mut self.stdout, self.most),
+            ToolOutputStream::Stderr => (&mut self.stderr, HEARD),
         };
-        let room = text.floor_char_boundary(HEARD.saturating_sub(heard.len()));
+        // Up to the end of the character: who cuts at its beginning would not show that there was more.
+        let room = text.ceil_char_boundary(most.saturating_sub(heard.len()));
         heard.push_str(text.get(..room).unwrap_or_default());
     }
 }
 
-impl FirstLines {
+impl Heard {
+    fn at_most(most: usize) -> Self {
+        Self { stdout: String::new(), stderr: String::new(), most }
+    }
+
     fn reason(&self) -> Option<String> {
         [&self.stdout, &self.stderr].into_iter().find_map(|heard| first_line(heard))
     }
@@ -160,10 +192,10 @@ mod tests {
     use super::*;
 
     fn heard(stdout: &str, stderr: &str) -> Option<String> {
-        let mut lines = FirstLines::default();
-        lines.output(ToolOutputStream::Stderr, stderr);
-        lines.output(ToolOutputStream::Stdout, stdout);
-        lines.reason()
+        let mut heard = Heard::at_most(HEARD);
+        heard.output(ToolOutputStream::Stderr, stderr);
+        heard.output(ToolOutputStream::Stdout, stdout);
+        heard.reason()
     }
 
     #[test]
@@ -176,11 +208,11 @@ mod tests {
 
     #[test]
     fn output_without_end_is_not_kept() {
-        let mut lines = FirstLines::default();
+        let mut heard = Heard::at_most(HEARD);
         for _ in 0..10_000 {
-            lines.output(ToolOutputStream::Stdout, "äöü no line end ");
+            heard.output(ToolOutputStream::Stdout, "äöü no line end ");
         }
-        assert!(lines.stdout.len() <= HEARD, "{}", lines.stdout.len());
-        assert_eq!(lines.reason().unwrap().chars().count(), REASON);
+        assert!((HEARD..HEARD + 4).contains(&heard.stdout.len()), "{}", heard.stdout.len());
+        assert_eq!(heard.reason().unwrap().chars().count(), REASON);
     }
 }

@@ -13,7 +13,7 @@ use url::Url;
 /// The most time that a hook can be given: nobody waits longer for a session.
 const MAX_TIMEOUT_MS: u64 = 600_000;
 
-/// What is run or called when something happens to the daemon, a session or a run.
+/// What is run or called when something happens to the daemon, a session, a run or a message of a chat network.
 #[derive(Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct HookSettings {
@@ -41,6 +41,12 @@ pub struct HookSettings {
     /// When the daemon begins to shut down.
     #[serde(skip_serializing_if = "Targets::is_empty")]
     pub on_shutdown: Targets,
+    /// When a message has come from a chat network; it may change the text or drop the message.
+    #[serde(skip_serializing_if = "Targets::is_empty")]
+    pub on_message_received: Targets,
+    /// Before an answer goes to a chat network; it may change the text or keep the answer back.
+    #[serde(skip_serializing_if = "Targets::is_empty")]
+    pub on_message_sending: Targets,
     /// Milliseconds after which a hook is ended, or counts as not answered.
     pub timeout_ms: u64,
     /// The environment variable that holds the secret by which webhooks are signed.
@@ -90,6 +96,8 @@ impl HookSettings {
             HookEvent::RunEnd => &self.on_run_end,
             HookEvent::Start => &self.on_start,
             HookEvent::Shutdown => &self.on_shutdown,
+            HookEvent::MessageReceived => &self.on_message_received,
+            HookEvent::MessageSending => &self.on_message_sending,
         }
     }
 
@@ -193,6 +201,8 @@ impl Default for HookSettings {
             on_run_end: none(),
             on_start: none(),
             on_shutdown: none(),
+            on_message_received: none(),
+            on_message_sending: none(),
             timeout_ms: 5000,
             secret_env: None,
             secret_file: None,

@@ -29,6 +29,20 @@ impl Veto {
     }
 }
 
+/// What a hook makes of a message or of an answer. Where it goes is not the hook's to say.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MessageAnswer {
+    /// It goes on as it is.
+    Unchanged,
+    /// It goes on with this text.
+    Content(String),
+    /// It goes no further.
+    Cancel {
+        /// Why, in words for people.
+        reason: String,
+    },
+}
+
 /// What a program that embeds the engine wants to hear of. Every method has a default that does nothing.
 ///
 /// A method has the time of `[hooks] timeout_ms`; then its future is dropped. One that is caused by a run is dropped when the
@@ -80,6 +94,16 @@ pub trait LifecycleHook: Send + Sync {
     /// The engine begins to shut down.
     fn on_shutdown<'a>(&'a self, _body: &'a HookBody) -> BoxFuture<'a, ()> {
         ready(()).boxed()
+    }
+
+    /// A message has come from a chat network. It goes on unchanged after a panic and a used-up time.
+    fn on_message_received<'a>(&'a self, _body: &'a HookBody) -> BoxFuture<'a, MessageAnswer> {
+        ready(MessageAnswer::Unchanged).boxed()
+    }
+
+    /// An answer is about to go to a chat network. It goes on unchanged after a panic and a used-up time.
+    fn on_message_sending<'a>(&'a self, _body: &'a HookBody) -> BoxFuture<'a, MessageAnswer> {
+        ready(MessageAnswer::Unchanged).boxed()
     }
 
     /// Stages that it adds to the making of every session. They begin in this order, after `on_create` has agreed, and are
@@ -178,7 +202,8 @@ where
     }
 }
 
-/// Tells a hook of an event and waits for it. Only `on_create` has something to answer.
+/// Tells a hook of an event and waits for it. Only `on_create` has something to answer. The events of messages are asked by
+/// [`ask`] and nobody tells them.
 pub(super) async fn call(hook: &dyn LifecycleHook, body: &HookBody, limit: Duration) -> Result<(), Problem> {
     let answer = match body.event {
         HookEvent::Create => guarded(limit, || hook.on_create(body)).await?,
@@ -189,8 +214,19 @@ pub(super) async fn call(hook: &dyn LifecycleHook, body: &HookBody, limit: Durat
         HookEvent::RunEnd => Ok(guarded(limit, || hook.on_run_end(body)).await?),
         HookEvent::Start => Ok(guarded(limit, || hook.on_start(body)).await?),
         HookEvent::Shutdown => Ok(guarded(limit, || hook.on_shutdown(body)).await?),
+        HookEvent::MessageReceived | HookEvent::MessageSending => Ok(()),
     };
     answer.map_err(|veto| Problem::Failed(veto.reason))
+}
+
+/// Asks a hook about a message, or about an answer.
+pub(super) async fn ask(hook: &dyn LifecycleHook, body: &HookBody, limit: Duration) -> Result<MessageAnswer, Problem> {
+    guarded(limit, || match body.event {
+        HookEvent::MessageSending => hook.on_message_sending(body),
+        _ => hook.on_message_received(body),
+    })
+    // waits: for at most the limit; `Hooks::ask_message` races it against the scope of whoever caused it.
+    .await
 }
 
 fn words_of(panic: &(dyn std::any::Any + Send)) -> String {

@@ -192,7 +192,7 @@ async fn deliver_next(hooks: &Inner, lane: &Lane) {
         }
     };
     let StoredDelivery { number, attempts, delivery } = stored;
-    let letter = Letter { event: &delivery.event, id: &delivery.id, body: &delivery.body };
+    let letter = Letter { event: &delivery.event, id: &delivery.id, body: &delivery.body, wanted: 0 };
     // waits: in the hooks' own task.
     let answer = post(hooks, &lane.receiver, letter, hooks.limit).await;
     let age_s = Clock::wall_seconds().saturating_sub(delivery.queued_at);
@@ -229,7 +229,7 @@ async fn deliver_next(hooks: &Inner, lane: &Lane) {
 /// What becomes of a webhook that was not taken `attempts` times before, and is `age_s` seconds old.
 fn fate(answer: Answer, attempts: u32, age_s: i64) -> Fate {
     let (why, retry_after) = match answer {
-        Answer::Taken => return Fate::Delivered,
+        Answer::Taken(_) => return Fate::Delivered,
         Answer::Refused { status: StatusCode::GONE, .. } => return Fate::GivenUp("its receiver is gone".to_owned()),
         Answer::Refused { status, retry_after, .. } => (format!("its receiver answered {status}"), retry_after),
         Answer::None(why) => (why, None),
@@ -260,7 +260,7 @@ mod tests {
 
     #[test]
     fn a_webhook_is_tried_after_longer_and_longer_waits_until_it_is_too_old() {
-        assert_eq!(fate(Answer::Taken, 3, KEPT_S + 1), Fate::Delivered);
+        assert_eq!(fate(Answer::Taken(Vec::new()), 3, KEPT_S + 1), Fate::Delivered);
         let waits = [0, 1, 5, 30].map(|attempts| wait(fate(refused(StatusCode::NOT_FOUND), attempts, 10)).as_secs());
         assert_eq!(waits, [1, 2, 32, 600]);
         assert_eq!(wait(fate(Answer::None("dead".to_owned()), 0, KEPT_S - 1)).as_secs(), 1);

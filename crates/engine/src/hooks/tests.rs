@@ -1,5 +1,7 @@
 //! Hooks of embedding programs, stages, and the queue of events that nobody waits for.
 
+mod messages;
+
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 

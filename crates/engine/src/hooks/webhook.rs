@@ -43,13 +43,15 @@ pub(super) struct Letter<'a> {
     pub(super) event: &'a str,
     pub(super) id: &'a str,
     pub(super) body: &'a str,
+    /// So many bytes of an answer that agrees are read; nothing when it does not matter what it says.
+    pub(super) wanted: usize,
 }
 
 /// What a receiver answered.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// 2xx.
-    Taken,
+    /// 2xx, with the beginning of its body: at most a byte more than was wanted.
+    Taken(Vec<u8>),
     /// Anything else.
     Refused {
         status: StatusCode,
@@ -103,7 +105,7 @@ pub(super) async fn post(hooks: &Inner, receiver: &Receiver, letter: Letter<'_>,
     let exchange = async {
         // waits: within the limit below; whoever calls this for a run races it against the run's scope.
         match request.body(letter.body.to_owned()).send().await {
-            Ok(response) => read(response).await,
+            Ok(response) => read(response, letter.wanted).await,
             Err(error) => Answer::None(words_of(error)),
         }
     };
@@ -113,23 +115,33 @@ pub(super) async fn post(hooks: &Inner, receiver: &Receiver, letter: Letter<'_>,
         .unwrap_or_else(|_| Answer::None(format!("its receiver did not answer within {} ms", hooks.limit.as_millis())))
 }
 
-async fn read(mut response: Response) -> Answer {
+async fn read(mut response: Response, wanted: usize) -> Answer {
     let status = response.status();
     if status.is_success() {
-        return Answer::Taken;
+        // waits: within the limit of `post`.
+        return match beginning(&mut response, wanted).await {
+            Ok(body) => Answer::Taken(body),
+            Err(error) => Answer::None(words_of(error)),
+        };
     }
     let seconds = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse().ok());
-    let mut body = Vec::new();
     // waits: within the limit of `post`. A body that breaks off has no reason in it.
-    while let Ok(Some(chunk)) = response.chunk().await {
-        body.extend_from_slice(&chunk);
-        if body.len() > BODY {
-            break;
-        }
-    }
+    let body = beginning(&mut response, BODY).await.unwrap_or_default();
     let refusal: Option<Refusal> = serde_json::from_slice(&body).ok();
     let reason = refusal.and_then(|refusal| first_line(&refusal.reason));
     Answer::Refused { status, reason, retry_after: seconds.map(Duration::from_secs) }
+}
+
+/// The beginning of a body: a byte more than `most` shows that it is longer.
+async fn beginning(response: &mut Response, most: usize) -> reqwest::Result<Vec<u8>> {
+    let mut body = Vec::new();
+    while most > 0 && body.len() <= most {
+        // waits: within the limit of `post`.
+        let Some(chunk) = response.chunk().await? else { break };
+        let room = (most + 1 - body.len()).min(chunk.len());
+        body.extend_from_slice(chunk.get(..room).unwrap_or_default());
+    }
+    Ok(body)
 }
 
 #[derive(Deserialize)]
@@ -137,21 +149,28 @@ struct Refusal {
     reason: String,
 }
 
-/// Asks whether a session may be made. Tried again while there is time when nobody answers or the receiver is in trouble.
+/// Asks a receiver, and answers the beginning of what it says when it agrees. Tried again while there is time when nobody
+/// answers or the receiver is in trouble.
 ///
 /// # Cancel safety
 /// Safe: dropping it closes the connection.
-pub(super) async fn ask(hooks: &Inner, receiver: &Receiver, errand: &Errand, scope: &Scope) -> Result<(), Failure> {
+pub(super) async fn ask(
+    hooks: &Inner,
+    receiver: &Receiver,
+    errand: &Errand,
+    wanted: usize,
+    scope: &Scope,
+) -> Result<Vec<u8>, Failure> {
     let held = scope.hold(ResourceKind::HttpRequest, shown_url(&receiver.url));
     let until = Instant::now() + hooks.limit;
-    let letter = Letter { event: errand.body.event.word(), id: &errand.body.id, body: &errand.json };
+    let letter = Letter { event: errand.body.event.word(), id: &errand.body.id, body: &errand.json, wanted };
     for attempt in 1.. {
-        // waits: within the limit of all; `Hooks::ask` races it against the scope.
+        // waits: within the limit of all; `Hooks::ask` and `Hooks::ask_message` race it against the scope.
         let answer = post(hooks, receiver, letter, until - Instant::now()).await;
         let (failure, retry_after) = match answer {
-            Answer::Taken => {
+            Answer::Taken(body) => {
                 held.release("finished");
-                return Ok(());
+                return Ok(body);
             }
             Answer::Refused { status, reason, .. } if status.is_client_error() => {
                 held.release("finished");

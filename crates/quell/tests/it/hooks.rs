@@ -5,6 +5,7 @@ mod commands;
 mod daemon;
 mod embedded;
 mod examples;
+mod messages;
 mod receiver;
 mod runs;
 mod webhooks;

@@ -1,13 +1,16 @@
-//! The examples of docs/hooks.md, as they stand there: the command that refuses, and the receiver in Python.
+//! The examples of docs/hooks.md, as they stand there: the command that refuses, the receiver in Python, and the command that
+//! is asked about messages.
 
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 
+use quell_engine::hooks::{Happening, MessageAnswer};
 use quell_testkit::daemon::{Daemon, Home};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 
+use super::messages::message;
 use super::receiver::SECRET;
 use crate::cli::exe;
 use crate::harness::{Claim, PATIENCE};
@@ -17,8 +20,12 @@ const PAGE: &str = include_str!("../../../../../docs/hooks.md");
 
 /// The first block of this language.
 fn example(language: &str) -> &'static str {
-    let (_, rest) = PAGE.split_once(&format!("```{language}\n")).unwrap();
-    rest.split_once("```").unwrap().0
+    examples(language).next().unwrap()
+}
+
+fn examples(language: &str) -> impl Iterator<Item = &'static str> {
+    let blocks = PAGE.split(&format!("```{language}\n")).skip(1).collect::<Vec<_>>();
+    blocks.into_iter().map(|rest| rest.split_once("```").unwrap().0)
 }
 
 async fn made(daemon: &Daemon, user: &str, chat: &str) -> (u16, Value) {
@@ -50,10 +57,8 @@ async fn the_command_that_refuses_does_what_the_page_says() {
 /// It needs Python; `QUELL_SKIP_PYTHON=1` leaves it out, and says so.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_receiver_in_python_does_what_the_page_says() {
-    #[expect(clippy::disallowed_methods, reason = "the one switch of a test that needs another program")]
-    let skipped = std::env::var("QUELL_SKIP_PYTHON").is_ok();
-    if skipped {
-        return println!("skipped: QUELL_SKIP_PYTHON is set");
+    if skips_python() {
+        return;
     }
     let _claim = Claim::shared().await;
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
@@ -81,4 +86,45 @@ async fn the_receiver_in_python_does_what_the_page_says() {
     let forged = client.post(&url).header("quell-timestamp", "1").header("quell-signature", "v1=00").body("{}");
     assert_eq!(forged.send().await.unwrap().status(), 401);
     assert!(daemon.stop().await.success(), "{}", daemon.output());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_command_that_is_asked_about_messages_does_what_the_page_says() {
+    if skips_python() {
+        return;
+    }
+    let file = tempfile::tempdir().unwrap();
+    let script = file.path().join("discreet");
+    std::fs::write(&script, examples("python").nth(1).unwrap()).unwrap();
+    let command = format!("python3 '{}'", script.display());
+    let house = super::house(|hooks| {
+        hooks.on_message_received = command.as_str().into();
+        hooks.on_message_sending = command.as_str().into();
+        hooks.timeout_ms = 20_000;
+    })
+    .await;
+    let scope = super::scope();
+    let card = "Card 4000 1234 5678 9010, or 4000123456789010.";
+    let hidden = MessageAnswer::Content("Card [card], or [card].".to_owned());
+    let cancelled = MessageAnswer::Cancel { reason: "a remark among people".to_owned() };
+    for (text, received, sending) in [
+        ("Call me at 12 34 56.", MessageAnswer::Unchanged, MessageAnswer::Unchanged),
+        (card, hidden.clone(), hidden),
+        ("// lunch?", cancelled, MessageAnswer::Unchanged),
+    ] {
+        let hooks = house.engine.hooks();
+        assert_eq!(hooks.ask_message(Happening::of_received(message(text)), &scope).await, Ok(received), "{text}");
+        let answer = Happening::of_sending(message("What did I pay?"), text.to_owned());
+        assert_eq!(hooks.ask_message(answer, &scope).await, Ok(sending), "{text}");
+    }
+    house.close().await;
+}
+
+fn skips_python() -> bool {
+    #[expect(clippy::disallowed_methods, reason = "the one switch of a test that needs another program")]
+    let skips = std::env::var("QUELL_SKIP_PYTHON").is_ok();
+    if skips {
+        println!("skipped: QUELL_SKIP_PYTHON is set");
+    }
+    skips
 }
