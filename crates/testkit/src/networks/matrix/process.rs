@@ -1,0 +1,206 @@
+//! The process of Synapse, its configuration and its data.
+
+use std::fs::{self, File};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::{MatrixPerson, NEEDS};
+use crate::daemon::client;
+
+/// Longest wait for the server to be ready. It decides only how late a failing test fails.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How often it is started until the port that was free is still free.
+const ATTEMPTS: u32 = 5;
+
+/// The server's part of every name.
+pub(super) const SERVER_NAME: &str = "quell.test";
+
+/// Runs the server, and ends it when its input ends: also when the test is killed nothing is left over.
+const LAUNCH: &str = "
+import os, sys, threading
+def leave_with_the_test():
+    sys.stdin.buffer.read()
+    os._exit(1)
+threading.Thread(target=leave_with_the_test, daemon=True).start()
+from synapse.app.homeserver import main
+main()
+";
+
+/// A homeserver. Dropping it ends it and removes its data.
+#[derive(Debug)]
+pub struct Synapse {
+    folder: TempDir,
+    port: u16,
+    child: Option<Child>,
+}
+
+impl Synapse {
+    /// Starts one on a free port, with no accounts and no rooms.
+    ///
+    /// # Cancel safety
+    /// A server whose start is dropped is killed.
+    ///
+    /// # Panics
+    /// When it is not installed or does not get ready, with what it has printed.
+    pub async fn start() -> Self {
+        let mut last = String::new();
+        for _ in 0..ATTEMPTS {
+            let mut server = Self::prepared();
+            match server.run().await {
+                Ok(()) => return server,
+                Err(output) => last = output,
+            }
+        }
+        panic!("Synapse did not start\n{last}");
+    }
+
+    /// Where its API is, such as `http://127.0.0.1:40000`.
+    #[must_use]
+    pub fn base_url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
+    }
+
+    /// A new account, logged in.
+    ///
+    /// # Cancel safety
+    /// A dropped call may or may not have made the account.
+    ///
+    /// # Panics
+    /// When the server refuses.
+    pub async fn person(&self, name: &str) -> MatrixPerson {
+        MatrixPerson::register(&self.base_url(), name).await
+    }
+
+    /// Kills it: connections break in the middle, and nobody listens on its port.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            // Errors mean that it has ended already.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// Kills it if it runs, and starts it again on the same port with the same data.
+    ///
+    /// # Cancel safety
+    /// A dropped call leaves a server that is down or on its way up; another call makes it ready.
+    ///
+    /// # Panics
+    /// When it does not get ready.
+    pub async fn restart(&mut self) {
+        self.kill();
+        if let Err(output) = self.run().await {
+            panic!("Synapse did not start again\n{output}");
+        }
+    }
+
+    /// Its process, while it runs.
+    #[must_use]
+    pub fn pid(&self) -> Option<u32> {
+        self.child.as_ref().map(Child::id)
+    }
+
+    /// What it has printed since its last start.
+    #[must_use]
+    pub fn output(&self) -> String {
+        fs::read_to_string(self.log()).unwrap_or_default()
+    }
+
+    fn log(&self) -> PathBuf {
+        self.folder.path().join("output.log")
+    }
+
+    /// A folder with its configuration, for a port that is free now.
+    fn prepared() -> Self {
+        let port = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
+        let folder = TempDir::with_prefix("quell-synapse-");
+        let (folder, port) = match (folder, port) {
+            (Ok(folder), Ok(address)) => (folder, address.port()),
+            (folder, port) => panic!("no place for a homeserver: {:?} {:?}", folder.err(), port.err()),
+        };
+        // YAML is a superset of JSON.
+        if let Err(error) =
+            fs::write(folder.path().join("homeserver.yaml"), configuration(folder.path(), port).to_string())
+        {
+            panic!("no configuration for a homeserver: {error}");
+        }
+        Self { folder, port, child: None }
+    }
+
+    /// Runs it until it is ready; what it said where it is not.
+    async fn run(&mut self) -> Result<(), String> {
+        let begin = Instant::now();
+        self.child = Some(spawn(self.folder.path(), &self.log()));
+        let (client, url) = (client(), format!("{}/_matrix/client/versions", self.base_url()));
+        while !client.get(&url).send().await.is_ok_and(|answer| answer.status() == 200) {
+            let has_ended = self.child.as_mut().is_none_or(|child| !matches!(child.try_wait(), Ok(None)));
+            if has_ended || begin.elapsed() > PATIENCE {
+                return Err(self.output());
+            }
+            // Readiness is an answer without an event before it; asked again as a balancer would.
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        // Whoever has taken the port in between may answer as well, and then this one has ended or is about to.
+        let is_own = self.output().contains(&format!("now listening on TCP port {}", self.port));
+        if is_own { Ok(()) } else { Err(self.output()) }
+    }
+}
+
+impl Drop for Synapse {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn spawn(folder: &Path, log: &Path) -> Child {
+    let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/tools/synapse/bin/python");
+    assert!(python.exists(), "{NEEDS}");
+    let output = match File::create(log) {
+        Ok(output) => output,
+        Err(error) => panic!("no log for Synapse: {error}"),
+    };
+    #[expect(clippy::disallowed_methods, reason = "the other side is a program of its own")]
+    let mut command = std::process::Command::new(python);
+    command.args(["-c", LAUNCH, "--config-path", "homeserver.yaml"]).current_dir(folder);
+    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(output);
+    match command.spawn() {
+        Ok(child) => child,
+        Err(error) => panic!("Synapse cannot be started: {error}"),
+    }
+}
+
+/// As little work as possible, no limits on how fast anything may be done, and no other server.
+fn configuration(folder: &Path, port: u16) -> Value {
+    let unlimited = json!({"per_second": 100_000, "burst_count": 100_000});
+    json!({
+        "server_name": SERVER_NAME,
+        "listeners": [{
+            "port": port, "bind_addresses": ["127.0.0.1"], "type": "http", "tls": false,
+            "resources": [{"names": ["client"]}],
+        }],
+        "database": {"name": "sqlite3", "args": {"database": folder.join("homeserver.db")}},
+        "media_store_path": folder.join("media"),
+        "pid_file": folder.join("pid"),
+        // Signs what no other server ever sees.
+        "signing_key": "ed25519 a_test 7qmWs2yHaUQvpYcVGTCOFCyhqSwbkFRkLMcKrZk5Nd8",
+        "macaroon_secret_key": "only for tests",
+        "form_secret": "only for tests",
+        "trusted_key_servers": [],
+        "federation_domain_whitelist": [],
+        "report_stats": false,
+        "enable_registration": true,
+        "enable_registration_without_verification": true,
+        "bcrypt_rounds": 4,
+        "rc_message": unlimited, "rc_registration": unlimited, "rc_room_creation": unlimited, "rc_media_create": unlimited,
+        "rc_joins_per_room": unlimited, "rc_profile": unlimited,
+        "rc_joins": {"local": unlimited, "remote": unlimited},
+        "rc_login": {"address": unlimited, "account": unlimited, "failed_attempts": unlimited},
+        "rc_invites": {"per_room": unlimited, "per_user": unlimited, "per_issuer": unlimited},
+    })
+}
