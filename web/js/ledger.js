@@ -11,6 +11,7 @@ export const KINDS = [
   "run",
   "approval",
   "hook",
+  "delivery",
   "task",
   "timer",
   "permit",

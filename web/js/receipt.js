@@ -20,9 +20,10 @@ const KINDS = {
   http_request: "http-request",
   task: "task",
   hook: "hook",
+  delivery: "delivery",
 };
 /** Kinds that are counted behind models and processes, in this order. */
-const OTHERS = ["run", "mcp_call", "http_request", "approval", "task", "hook"];
+const OTHERS = ["run", "mcp_call", "http_request", "approval", "task", "hook", "delivery"];
 
 export function receiptLine(receipt) {
   const parts = [

@@ -87,6 +87,7 @@ fn kind_word(kind: ResourceKind) -> &'static str {
         ResourceKind::HttpRequest => "http",
         ResourceKind::Task => "task",
         ResourceKind::Hook => "hook",
+        ResourceKind::Delivery => "delivery",
     }
 }
 

@@ -105,8 +105,8 @@ pub struct Resource {
     /// When it was given back; absent for a leftover.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub released_at: Option<Instant>,
-    /// How: `finished`, `closed`, `cancelled`, `exited`, `term`, `kill`, `failed`; `undelivered`, `partly`
-    /// or `unknown` for an answer that is not shown as a whole; `kept` for what goes on in the background
+    /// How: `finished`, `closed`, `cancelled`, `exited`, `term`, `kill`, `failed`; `undelivered`, `partly`,
+    /// `unknown` or `withheld` for an answer that is not shown as a whole; `kept` for what goes on in the background
     /// after its run; `held` for a leftover.
     pub how: String,
     /// Processes only.

@@ -8,28 +8,70 @@ use std::sync::Arc;
 use quell_kernel::run::Outcome;
 use quell_kernel::turn::{Turn, within_chars};
 use quell_kernel::view::circumstances;
-use quell_protocol::ResourceKind;
+use quell_protocol::{HookEvent, ResourceKind};
 
-use super::Runs;
+use super::{Runs, happening};
 use crate::cell::Cell;
 use crate::channel::Errand;
+use crate::hooks::{Happening, MessageAnswer};
 use crate::scope::{Cancelled, Point};
 
 impl Runs {
-    /// Before the first step: what came with the message is fetched, and stands in the message from then on.
-    pub(super) async fn gather(&self, cell: &Arc<Cell>, errand: &Errand, workdir: &Path) -> Result<(), Cancelled> {
+    /// Before the first step: hooks may change the message or keep it back, and what came with it is fetched; the message that
+    /// the model reads is the one that comes of this. Answers the run's outcome when there is nothing to be done.
+    pub(super) async fn gather(
+        &self,
+        cell: &Arc<Cell>,
+        errand: &Errand,
+        workdir: &Path,
+    ) -> Result<Option<Outcome>, Cancelled> {
+        let message = errand.message();
+        let asked = || Happening::of_received(message.clone());
+        let content = match self.ask_hook(HookEvent::MessageReceived, cell, asked).await? {
+            MessageAnswer::Unchanged => message.content.clone(),
+            MessageAnswer::Content(content) => content,
+            MessageAnswer::Cancel { reason } => {
+                errand.courier().withheld(&reason);
+                let message = format!("a hook kept the message back: {reason}");
+                return Ok(Some(Outcome::Failed { code: "withheld".to_owned(), message }));
+            }
+        };
+        // waits: raced there.
+        let lines = self.fetch(cell, errand, workdir).await?;
+        let text = [content].into_iter().chain(lines).filter(|text| !text.trim().is_empty());
+        let text = text.collect::<Vec<_>>().join("\n");
+        if text != message.content {
+            cell.pen().ask_instead(text)?;
+        }
+        Ok(None)
+    }
+
+    async fn fetch(&self, cell: &Cell, errand: &Errand, workdir: &Path) -> Result<Vec<String>, Cancelled> {
         let message = errand.message();
         if message.attachments.is_empty() {
-            return Ok(());
+            return Ok(Vec::new());
         }
         let folder = workdir.join("attachments").join(folder_name(cell.id().as_str()));
         let label = format!("{} attachments from {}", message.attachments.len(), message.channel);
         let held = cell.scope.hold(ResourceKind::Delivery, label);
         let lines = cell.scope.race(Point::Attachments, errand.courier().fetch(&folder)).await?;
         held.release("finished");
-        let text = [message.content.as_str()].into_iter().chain(lines.iter().map(String::as_str));
-        let text: Vec<&str> = text.filter(|text| !text.trim().is_empty()).collect();
-        Ok(cell.pen().ask_instead(text.join("\n"))?)
+        Ok(lines)
+    }
+
+    async fn ask_hook(
+        &self,
+        event: HookEvent,
+        cell: &Arc<Cell>,
+        asked: impl FnOnce() -> Happening,
+    ) -> Result<MessageAnswer, Cancelled> {
+        let hooks = &self.workshop().hooks;
+        if !hooks.has(event) {
+            return Ok(MessageAnswer::Unchanged);
+        }
+        let Happening { session, run, .. } = happening(event, cell.view(), cell.session.get());
+        // waits: raced in the hooks.
+        hooks.ask_message(Happening { session, run, ..asked() }, &cell.scope).await
     }
 
     /// What the model is told in this run alone: when and where it is, and how the channel wants to be answered.
@@ -42,7 +84,13 @@ impl Runs {
     pub(super) async fn carry(&self, cell: &Arc<Cell>, errand: &Errand) -> Result<Outcome, Cancelled> {
         let (pen, scope, courier) = (cell.pen(), &cell.scope, errand.courier());
         let said = pen.draft(|draft| draft.answer().unwrap_or_default())?;
-        let shown = courier.edit(&said);
+        let asked = || Happening::of_sending(errand.message().clone(), said.clone());
+        let (answer, withheld) = match self.ask_hook(HookEvent::MessageSending, cell, asked).await? {
+            MessageAnswer::Unchanged => (said.clone(), None),
+            MessageAnswer::Content(content) => (content, None),
+            MessageAnswer::Cancel { reason } => (said.clone(), Some(reason)),
+        };
+        let shown = courier.edit(&answer);
         if shown != said {
             pen.answer_instead(shown.clone())?;
         }
@@ -52,6 +100,11 @@ impl Runs {
         }
         let message = errand.message();
         let held = scope.hold(ResourceKind::Delivery, format!("{} {}", message.channel, message.reply_target));
+        if let Some(reason) = withheld {
+            courier.withheld(&reason);
+            held.release("withheld");
+            return Ok(Outcome::Completed);
+        }
         match scope.race(Point::Delivery, courier.deliver(&shown)).await? {
             Ok(()) => held.release("finished"),
             Err(undelivered) => {

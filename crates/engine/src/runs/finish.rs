@@ -133,7 +133,9 @@ impl Runs {
             let errand = cell.errand.as_ref();
             if let Some(errand) = errand {
                 // waits: raced there.
-                self.gather(cell, errand, &agent.workdir).await?;
+                if let Some(outcome) = self.gather(cell, errand, &agent.workdir).await? {
+                    return Ok(outcome);
+                }
             }
             let history = errand::shown(history, errand);
             let told = errand.map(|errand| self.circumstances(errand, &history));

@@ -8,13 +8,14 @@ use super::super::state::Stop;
 use super::super::texts::Texts;
 
 /// How a kind of thing is counted.
-const LEFT: [(ResourceKind, &str, &str); 7] = [
+const LEFT: [(ResourceKind, &str, &str); 8] = [
     (ResourceKind::Process, "term.left.process.one", "term.left.process.many"),
     (ResourceKind::McpCall, "term.left.mcp.one", "term.left.mcp.many"),
     (ResourceKind::Run, "term.left.run.one", "term.left.run.many"),
     (ResourceKind::HttpRequest, "term.left.http.one", "term.left.http.many"),
     (ResourceKind::Task, "term.left.task.one", "term.left.task.many"),
     (ResourceKind::Hook, "term.left.hook.one", "term.left.hook.many"),
+    (ResourceKind::Delivery, "term.left.delivery.one", "term.left.delivery.many"),
     (ResourceKind::Approval, "term.left.approval.one", "term.left.approval.many"),
 ];
 
