@@ -131,6 +131,14 @@ pub fn check_tools<'s>(allowed: &[String], servers: impl Iterator<Item = &'s Str
     })
 }
 
+/// The tools that an agent may have besides those of MCP servers, in lower case.
+#[must_use]
+pub fn own_tool_names(toolbox: &Toolbox) -> BTreeSet<String> {
+    let of_toolbox = toolbox.specs(&["*".to_owned()]).into_iter().map(|spec| spec.name);
+    let others = [delegate::NAMES, remember::NAMES].as_flattened().iter().map(|name| (*name).to_owned());
+    of_toolbox.chain(others).map(|name| name.to_lowercase()).collect()
+}
+
 /// One run's work.
 pub struct Job<'a> {
     /// The run.

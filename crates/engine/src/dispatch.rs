@@ -2,6 +2,7 @@
 
 mod archive;
 mod audit;
+mod channels;
 mod config;
 mod journal;
 mod look;

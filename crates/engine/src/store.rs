@@ -8,6 +8,7 @@ mod agents;
 mod archive;
 mod audit;
 mod backup;
+mod channels;
 mod cookies;
 mod cursor;
 mod error;
