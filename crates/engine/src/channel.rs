@@ -39,8 +39,8 @@ pub trait Courier: Send + Sync {
     /// Makes an answer fit to be shown, before it is stored. Never blank.
     fn edit(&self, answer: &str) -> String;
 
-    /// Carries an answer to where the message came from.
-    fn deliver<'a>(&'a self, answer: &'a str) -> BoxFuture<'a, Result<(), Undelivered>>;
+    /// Carries an answer to where the message came from. Files that it names are those of this folder.
+    fn deliver<'a>(&'a self, answer: &'a str, folder: &'a Path) -> BoxFuture<'a, Result<(), Undelivered>>;
 
     /// A hook took this message or its answer out of the way, for this reason.
     fn withheld(&self, reason: &str);

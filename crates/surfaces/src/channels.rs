@@ -4,6 +4,7 @@
 //! protocol; what it is told and asked comes through the seam.
 
 pub mod config;
+pub mod flow;
 pub mod format;
 pub mod seam;
 pub mod settings;

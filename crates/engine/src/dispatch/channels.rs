@@ -30,6 +30,12 @@ impl Engine {
         self.inner().store.keep_channel_cursor(channel.to_owned(), cursor).await
     }
 
+    /// Names of the configured providers.
+    #[must_use]
+    pub fn provider_names(&self) -> Vec<String> {
+        self.inner().config.providers.keys().cloned().collect()
+    }
+
     /// Names of the tools that agents may have besides those of MCP servers, in lower case.
     #[must_use]
     pub fn tool_names(&self) -> BTreeSet<String> {

@@ -81,7 +81,12 @@ impl Runs {
     }
 
     /// After the last step: the answer is made fit to be shown, written down, and carried to where the message came from.
-    pub(super) async fn carry(&self, cell: &Arc<Cell>, errand: &Errand) -> Result<Outcome, Cancelled> {
+    pub(super) async fn carry(
+        &self,
+        cell: &Arc<Cell>,
+        errand: &Errand,
+        workdir: &Path,
+    ) -> Result<Outcome, Cancelled> {
         let (pen, scope, courier) = (cell.pen(), &cell.scope, errand.courier());
         let said = pen.draft(|draft| draft.answer().unwrap_or_default())?;
         let asked = || Happening::of_sending(errand.message().clone(), said.clone());
@@ -105,7 +110,7 @@ impl Runs {
             held.release("withheld");
             return Ok(Outcome::Completed);
         }
-        match scope.race(Point::Delivery, courier.deliver(&shown)).await? {
+        match scope.race(Point::Delivery, courier.deliver(&shown, workdir)).await? {
             Ok(()) => held.release("finished"),
             Err(undelivered) => {
                 tracing::warn!(run = %cell.id(), channel = message.channel, %undelivered, "an answer is not shown");

@@ -148,7 +148,7 @@ impl Runs {
             let job = Job { run, agent, workshop, history, delegation, preamble, visit, scope, pen, reins };
             match (job.work().await?, errand) {
                 // waits: raced there.
-                (Outcome::Completed, Some(errand)) => self.carry(cell, errand).await,
+                (Outcome::Completed, Some(errand)) => self.carry(cell, errand, &agent.workdir).await,
                 (outcome, _) => Ok(outcome),
             }
         };

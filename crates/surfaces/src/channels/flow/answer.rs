@@ -1,0 +1,285 @@
+//! The courier of one run: it fetches what came with the message, makes the answer fit to be shown, and carries it into the
+//! chat, in the place of the draft if there is one. The run holds it while it works, and a stop of the run drops it.
+//!
+//! Two write into the chat for a run: its presenter, who keeps the draft, and this one, who carries the answer. The draft is
+//! handed over between them (`Draft`): from then on the presenter leaves it alone until the run is over.
+
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use quell_engine::channel::{Courier, Undelivered};
+use quell_engine::scope::Point;
+use quell_protocol::{Attachment, AttachmentKind, ChannelMessage, RunId};
+use std::sync::Arc;
+use tokio::sync::watch;
+
+use super::channel::Channel;
+use super::send::{edit, send, undelivered};
+use super::{Channels, Extra, words};
+use crate::channels::format::{media, pieces};
+use crate::channels::seam::{MessageId, NotSent, Place};
+
+/// Bytes of a file that is fetched or sent.
+const LARGEST_FILE: u64 = 20 * 1024 * 1024;
+/// Files of one message that are fetched, and of one answer that are sent.
+const MOST_FILES: usize = 10;
+
+/// The courier of one run.
+pub(super) struct Answer {
+    pub(super) channels: Channels,
+    pub(super) channel: Arc<Channel>,
+    pub(super) place: Place,
+    /// The message that is answered.
+    pub(super) asked: MessageId,
+    pub(super) run: RunId,
+    message: ChannelMessage,
+    narration: bool,
+    draft: watch::Sender<Draft>,
+    withheld: OnceLock<String>,
+    delivered: AtomicBool,
+}
+
+/// Who writes the draft.
+#[derive(Debug, Clone, Default)]
+struct Draft {
+    hand: Hand,
+    /// The message that is the draft, once it was sent.
+    message: Option<MessageId>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Hand {
+    /// Nobody yet.
+    #[default]
+    Free,
+    /// The presenter.
+    Presenter,
+    /// The presenter, who is asked for it.
+    Wanted,
+    /// The courier.
+    Courier,
+}
+
+impl Answer {
+    pub(super) fn new(
+        channels: &Channels,
+        extra: &Extra,
+        run: RunId,
+        message: ChannelMessage,
+        narration: bool,
+    ) -> Self {
+        Self {
+            channels: channels.clone(),
+            channel: Arc::clone(&extra.channel),
+            place: extra.place.clone(),
+            asked: extra.message.clone(),
+            run,
+            message,
+            narration,
+            draft: watch::Sender::default(),
+            withheld: OnceLock::new(),
+            delivered: AtomicBool::new(false),
+        }
+    }
+
+    /// The presenter takes the draft. False when the courier was quicker.
+    pub(super) fn take_draft(&self) -> bool {
+        self.draft.send_if_modified(|draft| {
+            let free = draft.hand == Hand::Free;
+            if free {
+                draft.hand = Hand::Presenter;
+            }
+            free
+        })
+    }
+
+    /// The draft was sent as this message.
+    pub(super) fn draft_is(&self, message: MessageId) {
+        self.draft.send_modify(|draft| draft.message = Some(message));
+    }
+
+    /// Waits until the courier wants the draft.
+    pub(super) async fn draft_wanted(&self) {
+        // The sender lives in self.
+        let _ = self.draft.subscribe().wait_for(|draft| draft.hand == Hand::Wanted).await;
+    }
+
+    /// The presenter leaves the draft alone from now on.
+    pub(super) fn give_draft(&self) {
+        self.draft.send_modify(|draft| draft.hand = Hand::Courier);
+    }
+
+    /// The message that is the draft.
+    pub(super) fn draft(&self) -> Option<MessageId> {
+        self.draft.borrow().message.clone()
+    }
+
+    /// Why a hook kept the message or its answer back.
+    pub(super) fn withheld_because(&self) -> Option<&str> {
+        self.withheld.get().map(String::as_str)
+    }
+
+    pub(super) fn is_delivered(&self) -> bool {
+        self.delivered.load(Ordering::Acquire)
+    }
+
+    async fn take_over(&self) -> Option<MessageId> {
+        let mut changes = self.draft.subscribe();
+        self.draft.send_modify(|draft| {
+            draft.hand = match draft.hand {
+                Hand::Free | Hand::Courier => Hand::Courier,
+                Hand::Presenter | Hand::Wanted => Hand::Wanted,
+            };
+        });
+        // The sender lives in self; the presenter gives it away before it ends.
+        let given = changes.wait_for(|draft| draft.hand == Hand::Courier).await;
+        given.ok().and_then(|draft| draft.message.clone())
+    }
+
+    async fn carry(&self, answer: &str, folder: &Path) -> Result<(), Undelivered> {
+        let draft = self.take_over().await;
+        let (text, files) = media(answer);
+        let pieces = pieces(&text, &self.channel.manners.form);
+        let of = pieces.len() + files.len();
+        let mut sent = 0;
+        if let (Some(message), Some(first)) = (&draft, pieces.first())
+            && let Some(drafts) = self.channel.network.drafts()
+        {
+            match edit(drafts, &self.place, message, first).await {
+                Ok(()) => sent = 1,
+                // The draft is gone: the answer comes as a message of its own.
+                Err(NotSent::Refused { why }) => tracing::debug!(run = %self.run, why, "a draft could not be changed"),
+                Err(error) => return Err(undelivered(error, 0, of)),
+            }
+        }
+        for (number, piece) in pieces.iter().enumerate().skip(sent) {
+            let key = format!("{}-{number}", self.run);
+            send(&self.channel, &self.place, piece, &key).await.map_err(|error| undelivered(error, sent, of))?;
+            sent += 1;
+        }
+        for file in files.into_iter().take(MOST_FILES) {
+            self.send_file(file, folder).await.map_err(|error| undelivered(error, sent, of))?;
+            sent += 1;
+        }
+        Ok(())
+    }
+
+    async fn send_file(&self, file: Attachment, folder: &Path) -> Result<(), NotSent> {
+        let refused = |why: String| NotSent::Refused { why };
+        let Some(files) = self.channel.network.files() else {
+            return Err(refused(format!("{} takes no files", self.channel.name)));
+        };
+        let (path, folder) = (PathBuf::from(&file.source), folder.to_owned());
+        let read = move |_: &AtomicBool| read_within(&folder, &path);
+        let read = self.channels.scope().blocking(Point::Blocking, "a file of an answer", read).await;
+        let bytes = read.map_err(|_| refused("the daemon is shutting down".to_owned()))?.map_err(refused)?;
+        files.send(&self.place, &file, bytes).await.map(drop)
+    }
+
+    async fn fetch_one(&self, folder: &Path, number: usize, file: &Attachment) -> Result<String, String> {
+        let Some(files) = self.channel.network.files() else { return Err("this network hands out no files".to_owned()) };
+        if file.bytes.is_some_and(|bytes| bytes > LARGEST_FILE) {
+            return Err(format!("it is larger than {} MiB", LARGEST_FILE / 1024 / 1024));
+        }
+        let bytes = files.fetch(file, LARGEST_FILE).await.map_err(|error| error.to_string())?;
+        let name = format!("{number}-{}", file_name(file));
+        let (folder, path) = (folder.to_owned(), folder.join(name));
+        let written = path.clone();
+        let write = move |_: &AtomicBool| {
+            std::fs::create_dir_all(&folder).and_then(|()| std::fs::write(&written, bytes)).map_err(|it| it.to_string())
+        };
+        let written = self.channels.scope().blocking(Point::Blocking, "a file of a message", write).await;
+        written.map_err(|_| "the daemon is shutting down".to_owned())??;
+        Ok(path.display().to_string())
+    }
+}
+
+impl Courier for Answer {
+    fn fetch<'a>(&'a self, folder: &'a Path) -> BoxFuture<'a, Vec<String>> {
+        async move {
+            let mut lines = Vec::new();
+            for (number, file) in self.message.attachments.iter().enumerate().take(MOST_FILES) {
+                let word = word(file.kind);
+                lines.push(match self.fetch_one(folder, number, file).await {
+                    Ok(path) => format!("[{word}:{path}]"),
+                    Err(why) => format!("[{} could not be fetched: {why}]", word.to_lowercase()),
+                });
+            }
+            let more = self.message.attachments.len().saturating_sub(MOST_FILES);
+            if more > 0 {
+                lines.push(format!("[{more} more files were not fetched: {MOST_FILES} are the most]"));
+            }
+            lines
+        }
+        .boxed()
+    }
+
+    fn edit(&self, answer: &str) -> String {
+        words::cleaned(answer, &self.channels.0.tools, self.narration)
+    }
+
+    fn deliver<'a>(&'a self, answer: &'a str, folder: &'a Path) -> BoxFuture<'a, Result<(), Undelivered>> {
+        async move {
+            let carried = self.carry(answer, folder).await;
+            match &carried {
+                Ok(()) => {
+                    self.delivered.store(true, Ordering::Release);
+                    self.channel.count_answered();
+                }
+                Err(_) => self.channel.count_undelivered(),
+            }
+            carried
+        }
+        .boxed()
+    }
+
+    fn withheld(&self, reason: &str) {
+        // The first reason stands.
+        let _ = self.withheld.set(reason.to_owned());
+    }
+}
+
+fn word(kind: AttachmentKind) -> &'static str {
+    match kind {
+        AttachmentKind::Image => "IMAGE",
+        AttachmentKind::Audio => "AUDIO",
+        AttachmentKind::Video => "VIDEO",
+        AttachmentKind::File => "FILE",
+    }
+}
+
+/// A name that stays in its folder and on one line.
+fn file_name(file: &Attachment) -> String {
+    const LONGEST: usize = 80;
+    let legal = |c: char| if c.is_alphanumeric() || matches!(c, '.' | '-') { c } else { '_' };
+    let name: String = file.name.as_deref().unwrap_or("file").chars().map(legal).collect();
+    let name = name.trim_matches('.');
+    let over = name.chars().count().saturating_sub(LONGEST);
+    // The end says what it is.
+    name.chars().skip(over).collect()
+}
+
+/// Reads a file of an agent's folder: nothing outside of it, also not by a link.
+fn read_within(folder: &Path, path: &Path) -> Result<Vec<u8>, String> {
+    let shown = path.display();
+    let told = |error: std::io::Error| format!("{shown}: {error}");
+    let folder = folder.canonicalize().map_err(told)?;
+    let path = folder.join(path).canonicalize().map_err(told)?;
+    if !path.starts_with(&folder) {
+        return Err(format!("{shown} is outside of the agent's workdir"));
+    }
+    let facts = std::fs::metadata(&path).map_err(told)?;
+    if !facts.is_file() || facts.len() > LARGEST_FILE {
+        return Err(format!("{shown} is no file of at most {} MiB", LARGEST_FILE / 1024 / 1024));
+    }
+    std::fs::read(&path).map_err(told)
+}
+
+impl std::fmt::Debug for Answer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Answer({})", self.run)
+    }
+}

@@ -1,0 +1,201 @@
+//! One configured channel at work: its network, how it fares, and its outlet.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use quell_engine::clock::Clock;
+use quell_protocol::api::{OnBusy, Scope as Rights};
+use serde::Serialize;
+use tokio_util::sync::CancellationToken;
+
+use super::outlet::Outlet;
+use crate::channels::config::{ChannelConfig, ChannelKind};
+use crate::channels::seam::{Manners, Network, Own};
+
+/// A channel at work.
+pub(super) struct Channel {
+    pub(super) name: String,
+    pub(super) config: ChannelConfig,
+    pub(super) network: Arc<dyn Network>,
+    pub(super) manners: Manners,
+    pub(super) outlet: Outlet,
+    /// Cancelled when it is to listen no longer.
+    stopped: CancellationToken,
+    clock: Clock,
+    facts: Mutex<Facts>,
+}
+
+#[derive(Debug, Default)]
+struct Facts {
+    health: Health,
+    since: Option<String>,
+    own: Option<Own>,
+    heard: u64,
+    answered: u64,
+    undelivered: u64,
+}
+
+/// How a channel fares.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, utoipa::ToSchema)]
+#[serde(tag = "state", content = "detail", rename_all = "snake_case")]
+pub enum Health {
+    /// It has not been connected yet.
+    #[default]
+    Connecting,
+    /// It is connected and hears.
+    Connected,
+    /// The connection was lost, for this reason; it is tried again.
+    Lost(String),
+    /// The network does not take the account, for this reason; it is tried seldom.
+    Refused(String),
+    /// It listens no longer.
+    Stopped,
+}
+
+/// A channel, for people.
+#[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ChannelRow {
+    /// Its configured name.
+    pub name: String,
+    /// Its network.
+    pub kind: String,
+    /// How it fares.
+    #[serde(flatten)]
+    pub health: Health,
+    /// Since when, RFC 3339.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub since: Option<String>,
+    /// The account, as people see it there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub account: Option<String>,
+    /// Messages that were heard from those who may write.
+    pub heard: u64,
+    /// Answers that were delivered.
+    pub answered: u64,
+    /// Answers and notices that were not.
+    pub undelivered: u64,
+}
+
+impl Channel {
+    pub(super) fn new(
+        name: &str,
+        config: ChannelConfig,
+        network: Arc<dyn Network>,
+        (outlet, clock): (Outlet, Clock),
+    ) -> Self {
+        Self {
+            name: name.to_owned(),
+            config,
+            manners: network.manners(),
+            network,
+            outlet,
+            stopped: CancellationToken::new(),
+            clock,
+            facts: Mutex::default(),
+        }
+    }
+
+    /// What somebody who writes here may do; nothing when they may not write.
+    pub(super) fn rights(&self, sender: &str) -> Option<Rights> {
+        let named = |list: &[String]| list.iter().any(|name| name == sender);
+        if named(&self.config.operators) {
+            return Some(Rights::Admin);
+        }
+        let everybody = self.config.allow.iter().any(|name| name == "*");
+        (everybody || named(&self.config.allow)).then_some(Rights::Write)
+    }
+
+    /// What a new message does while an earlier one is being answered.
+    pub(super) fn on_busy(&self) -> OnBusy {
+        if self.config.interrupt_on_new_message { OnBusy::Interrupt } else { self.config.on_busy.unwrap_or(OnBusy::Queue) }
+    }
+
+    pub(super) fn is_own(&self, sender: &str) -> bool {
+        self.facts().own.as_ref().is_some_and(|own| own.id == sender)
+    }
+
+    pub(super) fn connected(&self, own: Own) {
+        let mut facts = self.facts();
+        facts.own = Some(own);
+        drop(facts);
+        self.fares(Health::Connected);
+    }
+
+    pub(super) fn fares(&self, health: Health) {
+        let mut facts = self.facts();
+        if facts.health != health {
+            facts.since = Some(self.clock.rfc3339(self.clock.now()));
+            facts.health = health;
+        }
+        let connected = if facts.health == Health::Connected { 1.0 } else { 0.0 };
+        drop(facts);
+        metrics::gauge!("quell_channel_connected", "channel" => self.name.clone()).set(connected);
+    }
+
+    pub(super) fn is_connected(&self) -> bool {
+        self.facts().health == Health::Connected
+    }
+
+    pub(super) fn count_heard(&self) {
+        self.facts().heard += 1;
+        metrics::counter!("quell_channel_messages_total", "channel" => self.name.clone()).increment(1);
+    }
+
+    pub(super) fn count_answered(&self) {
+        self.facts().answered += 1;
+        metrics::counter!("quell_channel_answers_total", "channel" => self.name.clone()).increment(1);
+    }
+
+    pub(super) fn count_undelivered(&self) {
+        self.facts().undelivered += 1;
+        metrics::counter!("quell_channel_undelivered_total", "channel" => self.name.clone()).increment(1);
+    }
+
+    pub(super) fn row(&self) -> ChannelRow {
+        let facts = self.facts();
+        ChannelRow {
+            name: self.name.clone(),
+            kind: self.config.kind.word().to_owned(),
+            health: facts.health.clone(),
+            since: facts.since.clone(),
+            account: facts.own.as_ref().map(|own| own.name.clone()),
+            heard: facts.heard,
+            answered: facts.answered,
+            undelivered: facts.undelivered,
+        }
+    }
+
+    /// It listens no longer.
+    pub(super) fn stop(&self) {
+        self.stopped.cancel();
+    }
+
+    pub(super) async fn stopped(&self) {
+        self.stopped.cancelled().await;
+    }
+
+    fn facts(&self) -> MutexGuard<'_, Facts> {
+        self.facts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ChannelKind {
+    /// The network in a word, as it stands in the configuration.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Irc => "irc",
+            Self::Matrix => "matrix",
+            Self::Telegram => "telegram",
+            Self::Webhook => "webhook",
+            Self::Discord => "discord",
+            Self::Slack => "slack",
+        }
+    }
+}
+
+impl std::fmt::Debug for Channel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Channel({})", self.name)
+    }
+}

@@ -1,0 +1,126 @@
+//! From letters to runs: whose turn it is, what is asked of Quell itself, and which run a message becomes. It decides nothing
+//! that the inbox and the registry decide, and waits for no run.
+
+use std::sync::Arc;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use quell_engine::channel::{Errand, Orders};
+use quell_engine::dispatch::{StopText, Submission, SubmitError, Submitted};
+use quell_kernel::channel::commands::Command;
+use quell_kernel::channel::inbox::{Letter, Next};
+use quell_kernel::queue::Refusal;
+use quell_protocol::ChannelMessage;
+use tokio::time::sleep_until;
+
+use super::answer::Answer;
+use super::present::present;
+use super::{Channels, Extra, caller, commands, words};
+use crate::channels::config::ChannelKind;
+
+/// Stands for a message of which nothing but files came.
+const FILES_ONLY: &str = "(files, without words)";
+
+/// Takes letters whose turn it is, until the channels are shut down.
+pub(super) async fn dispatch(channels: Channels) {
+    let mut in_flight = FuturesUnordered::new();
+    loop {
+        let now = channels.now();
+        let next = channels.inbox().next(now);
+        let until = match next {
+            Next::Take(letters) => {
+                in_flight.push(see_to(channels.clone(), letters));
+                continue;
+            }
+            Next::Wait(moment) => Some(channels.clock().instant(moment)),
+            Next::Nothing => None,
+        };
+        let pause = async {
+            match until {
+                Some(until) => sleep_until(until).await,
+                None => std::future::pending().await,
+            }
+        };
+        // All of these only wait: a letter in flight stays in the set when another arm is quicker.
+        tokio::select! {
+            () = channels.scope().cancelled() => return,
+            () = channels.0.news.notified() => {}
+            () = pause => {}
+            Some(()) = in_flight.next() => {}
+        }
+    }
+}
+
+async fn see_to(channels: Channels, letters: Vec<Letter<Extra>>) {
+    let Some(letter) = as_one(letters) else { return };
+    let conversation = letter.conversation.clone();
+    (channels.0.look)();
+    match Command::of(&letter.message.content) {
+        Some(command) => commands::obey(&channels, &letter, command).await,
+        None => submit(&channels, letter).await,
+    }
+    channels.inbox().done(&conversation);
+    channels.tell_left();
+}
+
+/// Letters that were collected are one, with the id and the place of the first.
+fn as_one(letters: Vec<Letter<Extra>>) -> Option<Letter<Extra>> {
+    letters.into_iter().reduce(|mut first, next| {
+        first.message.content = [first.message.content.as_str(), &next.message.content].join("\n");
+        first.message.attachments.extend(next.message.attachments);
+        first
+    })
+}
+
+async fn submit(channels: &Channels, letter: Letter<Extra>) {
+    let Letter { message, conversation, run, extra, .. } = letter;
+    let channel = &extra.channel;
+    let Some(rights) = channel.rights(&message.sender) else { return };
+    let settings = channels.settings();
+    let messages = settings.settings.messages;
+    let orders = Orders {
+        notes: notes(&extra),
+        model: settings.settings.routing.model_for(&message.content),
+        history_chars: messages.history_budget_chars,
+    };
+    let who = caller(&message.channel, &message.sender, rights);
+    let text = if message.content.is_empty() { FILES_ONLY.to_owned() } else { message.content.clone() };
+    let answer = Arc::new(Answer::new(channels, &extra, run.clone(), message.clone(), messages.sanitize_narration));
+    let submission = Submission {
+        session: conversation,
+        text,
+        agent: channel.config.agent.clone(),
+        idempotency_key: Some(run),
+        on_busy: channel.on_busy(),
+        timeout: Some(messages.time()),
+        stop_text: StopText::Literal,
+        errand: Some(Errand::new(message.clone(), orders, Arc::clone(&answer) as _)),
+    };
+    match channels.engine().submit(&who, submission).await {
+        Ok(Submitted::New(taken)) => {
+            channels.scope().spawn(present(channels.clone(), answer, taken.run_id));
+        }
+        // A network told it again.
+        Ok(Submitted::Repeat(_) | Submitted::Stopped(_)) | Err(SubmitError::Conflict(_)) => {}
+        Err(SubmitError::Refused(Refusal::QueueFull { .. })) => channel.outlet.seldom(&extra.place, words::CROWDED),
+        Err(error) => refused(&extra, &message, &error),
+    }
+}
+
+fn refused(extra: &Extra, message: &ChannelMessage, error: &SubmitError) {
+    tracing::warn!(channel = message.channel, sender = message.sender, %error, "a message was not taken");
+    extra.channel.outlet.say(&extra.place, format!("⚠️ This is not answered: {error}"));
+}
+
+/// What a model is told of how this channel wants to be answered.
+fn notes(extra: &Extra) -> Vec<String> {
+    let config = &extra.channel.config;
+    let of_network = match config.kind {
+        ChannelKind::Irc => "Answer in plain text without Markdown, in few short lines: long ones are cut into several messages.",
+        ChannelKind::Telegram | ChannelKind::Discord | ChannelKind::Slack | ChannelKind::Matrix => {
+            "Answer in Markdown. A line [IMAGE:path], [FILE:path], [AUDIO:path] or [VIDEO:path] sends a file of your workdir."
+        }
+        ChannelKind::Webhook => "Answer in Markdown.",
+    };
+    [of_network.to_owned()].into_iter().chain(config.instructions.clone()).collect()
+}

@@ -1,0 +1,110 @@
+//! Listeners: one for each channel, started again when its connection is lost, and made anew when its configuration changes.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use super::channel::{Channel, Health};
+use super::ear::ChannelEar;
+use super::outlet::{Outlet, send_notices};
+use super::Channels;
+use crate::channels::config::ChannelConfig;
+use crate::channels::network;
+use crate::channels::seam::Lost;
+
+/// The pause after a lost connection doubles from the first to the last.
+const FIRST_PAUSE: Duration = Duration::from_secs(2);
+const LAST_PAUSE: Duration = Duration::from_secs(60);
+/// Who was connected for so long begins with the first pause again.
+const STEADY: Duration = Duration::from_secs(60);
+
+/// Keeps a listener for each channel of the configuration, from now on and whenever it changes.
+pub(super) async fn follow_settings(channels: Channels) {
+    let mut changes = channels.0.live.subscribe();
+    loop {
+        let wanted = changes.borrow_and_update().settings.channels.clone();
+        take_over(&channels, &wanted);
+        tokio::select! {
+            () = channels.scope().cancelled() => return,
+            changed = changes.changed() => if changed.is_err() { return },
+        }
+    }
+}
+
+/// Stops channels that are gone or were changed, and starts those that are new or were changed.
+fn take_over(channels: &Channels, wanted: &BTreeMap<String, ChannelConfig>) {
+    let mut at_work = channels.at_work();
+    at_work.retain(|name, channel| {
+        let stays = wanted.get(name).is_some_and(|config| config.is_same_as(&channel.config));
+        if !stays {
+            channel.stop();
+        }
+        stays
+    });
+    for (name, config) in wanted {
+        if at_work.contains_key(name) {
+            continue;
+        }
+        let network = match network(name, config) {
+            Ok(network) => network,
+            Err(bad) => {
+                tracing::error!(channel = name, %bad, "the channel cannot be used");
+                continue;
+            }
+        };
+        let (outlet, notices) = Outlet::new();
+        let channel = Arc::new(Channel::new(name, config.clone(), network, (outlet, channels.clock())));
+        at_work.insert(name.clone(), Arc::clone(&channel));
+        channels.scope().spawn(until_cancelled(channels.clone(), send_notices(Arc::downgrade(&channel), notices)));
+        channels.scope().spawn(listen(channels.clone(), channel));
+    }
+}
+
+async fn until_cancelled(channels: Channels, work: impl Future<Output = ()>) {
+    tokio::select! {
+        () = channels.scope().forced() => {}
+        () = work => {}
+    }
+}
+
+/// Listens until the channel is stopped.
+async fn listen(channels: Channels, channel: Arc<Channel>) {
+    let ear = ChannelEar { channels: channels.clone(), channel: Arc::clone(&channel) };
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let begun = Instant::now();
+        let lost = tokio::select! {
+            () = channel.stopped() => break,
+            () = channels.scope().cancelled() => break,
+            lost = channel.network.listen(&ear) => lost,
+        };
+        let was_connected = channel.is_connected();
+        if was_connected && begun.elapsed() >= STEADY {
+            pause = FIRST_PAUSE;
+        }
+        let wait = match &lost {
+            Lost::Busy { after, .. } => (*after).max(pause),
+            Lost::Refused(_) => LAST_PAUSE,
+            Lost::Connection(_) => pause,
+        };
+        tracing::warn!(channel = channel.name, %lost, wait_s = wait.as_secs(), "channel lost");
+        channel.fares(match &lost {
+            Lost::Refused(why) => Health::Refused(why.clone()),
+            Lost::Connection(_) | Lost::Busy { .. } => Health::Lost(lost.to_string()),
+        });
+        tokio::select! {
+            () = channel.stopped() => break,
+            () = channels.scope().cancelled() => break,
+            () = sleep(wait) => {}
+        }
+        pause = (pause * 2).min(LAST_PAUSE);
+        if was_connected {
+            // The server was there a moment ago: it is looked for soon.
+            pause = pause.min(2 * FIRST_PAUSE);
+        }
+    }
+    channel.fares(Health::Stopped);
+    tracing::info!(channel = channel.name, "channel stopped");
+}

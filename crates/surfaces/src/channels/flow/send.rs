@@ -1,0 +1,121 @@
+//! One piece to a network, tried again where that shows it once.
+
+use std::time::Duration;
+
+use quell_engine::channel::Undelivered;
+use tokio::time::sleep;
+
+use super::channel::Channel;
+use crate::channels::format::Piece;
+use crate::channels::seam::{Drafts, MessageId, NotSent, Place};
+
+/// How often a piece is tried.
+const TRIES: u32 = 5;
+/// The first pause; each further one is twice as long.
+const PAUSE: Duration = Duration::from_millis(500);
+/// The longest pause that a network may ask for.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+/// Sends one piece. Dropped, it gives the request up.
+///
+/// # Errors
+/// Why it was not sent, or that nobody knows.
+pub(super) async fn send(channel: &Channel, place: &Place, piece: &Piece, key: &str) -> Result<MessageId, NotSent> {
+    let mut tried = 0;
+    loop {
+        let error = match channel.network.send(place, piece, key).await {
+            Ok(message) => return Ok(message),
+            Err(error) => error,
+        };
+        tried += 1;
+        match pause(&error, tried, Repeats::WithKey) {
+            Some(pause) => sleep(pause).await,
+            None => return Err(error),
+        }
+    }
+}
+
+/// Puts a piece in the place of a message. Doing it again changes nothing, so it is tried again whatever happened.
+///
+/// # Errors
+/// Why it was not done, or that nobody knows.
+pub(super) async fn edit(
+    drafts: &dyn Drafts,
+    place: &Place,
+    message: &MessageId,
+    piece: &Piece,
+) -> Result<(), NotSent> {
+    let mut tried = 0;
+    loop {
+        let Err(error) = drafts.edit(place, message, piece).await else { return Ok(()) };
+        tried += 1;
+        match pause(&error, tried, Repeats::Always) {
+            Some(pause) => sleep(pause).await,
+            None => return Err(error),
+        }
+    }
+}
+
+/// Whether doing a thing again after a lost answer shows it once.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Repeats {
+    Always,
+    WithKey,
+}
+
+/// How long to wait before the next try; nothing when there is none.
+fn pause(error: &NotSent, tried: u32, repeats: Repeats) -> Option<Duration> {
+    if tried >= TRIES {
+        return None;
+    }
+    let usual = PAUSE.saturating_mul(1 << (tried - 1).min(8));
+    match error {
+        NotSent::Undelivered { after, .. } => Some(after.unwrap_or(usual).min(LONGEST_PAUSE)),
+        NotSent::Refused { .. } => None,
+        NotSent::Unknown { repeatable, .. } => (*repeatable || repeats == Repeats::Always).then_some(usual),
+    }
+}
+
+/// What became of an answer of which `sent` of `of` pieces are shown.
+pub(super) fn undelivered(error: NotSent, sent: usize, of: usize) -> Undelivered {
+    match error {
+        NotSent::Unknown { why, .. } => Undelivered::Unknown(why),
+        NotSent::Undelivered { why, .. } | NotSent::Refused { why } if sent == 0 => Undelivered::Nothing(why),
+        NotSent::Undelivered { why, .. } | NotSent::Refused { why } => Undelivered::Partly { sent, of, why },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn unknown(repeatable: bool) -> NotSent {
+        NotSent::Unknown { why: "lost".to_owned(), repeatable }
+    }
+
+    #[test]
+    fn what_may_be_shown_already_is_not_sent_again_unless_its_key_makes_it_one() {
+        assert_eq!(pause(&unknown(false), 1, Repeats::WithKey), None);
+        assert_eq!(pause(&unknown(true), 1, Repeats::WithKey), Some(PAUSE));
+        assert_eq!(pause(&unknown(false), 1, Repeats::Always), Some(PAUSE));
+        assert_eq!(pause(&NotSent::Refused { why: "no".to_owned() }, 1, Repeats::Always), None);
+    }
+
+    #[test]
+    fn a_network_says_how_long_to_wait_within_reason_and_not_for_ever() {
+        let busy = |seconds| NotSent::Undelivered { why: "429".to_owned(), after: Some(Duration::from_secs(seconds)) };
+        assert_eq!(pause(&busy(3), 1, Repeats::WithKey), Some(Duration::from_secs(3)));
+        assert_eq!(pause(&busy(3600), 1, Repeats::WithKey), Some(LONGEST_PAUSE));
+        assert_eq!(pause(&busy(3), TRIES, Repeats::WithKey), None);
+        let undelivered = NotSent::Undelivered { why: "reset".to_owned(), after: None };
+        assert_eq!(pause(&undelivered, 3, Repeats::WithKey), Some(4 * PAUSE));
+    }
+
+    #[test]
+    fn what_became_of_an_answer_is_told_as_it_is() {
+        let refused = NotSent::Refused { why: "blocked".to_owned() };
+        assert_eq!(undelivered(refused.clone(), 0, 3), Undelivered::Nothing("blocked".to_owned()));
+        assert!(matches!(undelivered(refused, 2, 3), Undelivered::Partly { sent: 2, of: 3, .. }));
+        assert!(matches!(undelivered(unknown(false), 2, 3), Undelivered::Unknown(_)));
+    }
+}

@@ -1,0 +1,109 @@
+//! A stop from a chat: it acts before this returns, is answered at once, and told again when it has settled.
+
+use std::sync::Arc;
+
+use quell_engine::dispatch::Stop;
+use quell_kernel::Push;
+use quell_kernel::channel::commands::StopReach;
+use quell_kernel::registry::{StopAsk, StopScope};
+use quell_protocol::api::Scope as Rights;
+use quell_protocol::{ChannelMessage, InterruptionScope, StopReason, Surface};
+
+use super::{Channels, Extra, caller, words};
+
+/// How far a stop goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reach {
+    /// What the sender asked for here.
+    Conversation,
+    /// Everything in this channel.
+    Channel,
+    /// Everything was asked for by somebody who may not.
+    Refused,
+}
+
+impl Reach {
+    pub(super) fn of(asked: StopReach, rights: Rights) -> Self {
+        match asked {
+            StopReach::Own => Self::Conversation,
+            StopReach::All if rights == Rights::Admin => Self::Channel,
+            StopReach::All => Self::Refused,
+        }
+    }
+}
+
+/// Stops. Not async: when it returns, runs are being aborted, and what waited has been taken back.
+pub(super) fn stop(channels: &Channels, message: &ChannelMessage, extra: &Extra, reach: Reach) {
+    let outlet = &extra.channel.outlet;
+    let scope = message.interruption_scope();
+    let (stop, withdrawn) = match reach {
+        Reach::Refused => return outlet.seldom(&extra.place, words::ONLY_OPERATORS),
+        Reach::Conversation => {
+            let covered = |other: &InterruptionScope| *other == scope;
+            let whole = StopScope::Conversation { scope: scope.clone() };
+            act(channels, message, Rights::Write, &whole, covered)
+        }
+        Reach::Channel => {
+            let covered = |other: &InterruptionScope| other.channel == message.channel;
+            act(channels, message, Rights::Admin, &StopScope::Channel { name: message.channel.clone() }, covered)
+        }
+    };
+    let runs = stop.tickets.len();
+    if runs + withdrawn == 0 && stop.processes.is_empty() {
+        return outlet.seldom(&extra.place, words::NOTHING_TO_STOP);
+    }
+    let queued = stop.withdrawn.len();
+    outlet.say(&extra.place, words::stopping(runs.saturating_sub(queued), withdrawn + queued));
+    if runs > queued {
+        tell_when_settled(channels, extra, stop);
+    }
+}
+
+/// Answers what was stopped, and how many messages were taken back that no run was made of.
+fn act(
+    channels: &Channels,
+    message: &ChannelMessage,
+    rights: Rights,
+    scope: &StopScope,
+    covered: impl Fn(&InterruptionScope) -> bool,
+) -> (Stop, usize) {
+    let engine = channels.engine();
+    let caller = caller(&message.channel, &message.sender, rights);
+    let ask = |push| StopAsk { push, reason: StopReason::Command, surface: Surface::Channel };
+    // First what is no run yet: what becomes one in this very moment is a run when the engine is asked, or is in flight.
+    let withdrawn = channels.inbox().stop(covered);
+    channels.tell_left();
+    let mut stop = engine.stop(&caller, scope, &ask(Push::Gentle));
+    // Who says it again, while the first one is being settled, means it.
+    if stop.aborted.is_empty() && !stop.ending.is_empty() {
+        stop = engine.stop(&caller, scope, &ask(Push::Forced));
+    }
+    for run in withdrawn.in_flight {
+        let of_run = engine.stop(&caller, &StopScope::Run { id: run, session: None }, &ask(Push::Gentle));
+        let new = of_run.tickets.into_iter().filter(|new| !stop.tickets.iter().any(|known| same(known, new)));
+        stop.tickets.extend(new.collect::<Vec<_>>());
+    }
+    (stop, withdrawn.letters.len())
+}
+
+fn same(one: &quell_engine::dispatch::Ticket, other: &quell_engine::dispatch::Ticket) -> bool {
+    Arc::ptr_eq(one.cell(), other.cell())
+}
+
+/// Tells the receipts of what was at work, when it is over.
+fn tell_when_settled(channels: &Channels, extra: &Extra, stop: Stop) {
+    let Some(place) = extra.channel.outlet.place_for_news() else {
+        // Under a flood of stops only so many are told; each has acted.
+        return;
+    };
+    let (extra, keep) = (extra.clone(), place);
+    channels.scope().spawn(async move {
+        let _keep = keep;
+        stop.settled().await;
+        for ticket in &stop.tickets {
+            let cell = ticket.cell();
+            let Some(receipt) = cell.receipt().filter(|receipt| !receipt.resources.is_empty()) else { continue };
+            extra.channel.outlet.say(&extra.place, words::settled(&receipt));
+        }
+    });
+}

@@ -1,0 +1,76 @@
+//! What people read in a chat besides answers.
+
+use quell_protocol::receipt::line::receipt_line;
+use quell_protocol::{Receipt, StopReason, Verdict};
+
+pub(super) const CROWDED: &str =
+    "⚠️ Too many of your messages are waiting, so this one is not answered. Send /stop to clear them, or wait.";
+pub(super) const NOTHING_TO_STOP: &str = "Nothing of yours is running here.";
+pub(super) const ONLY_OPERATORS: &str = "/stop all is for operators of this channel; /stop ends what you asked for.";
+pub(super) const EMPTY: &str = "⚠️ The model ended without saying anything. Ask again, or put it in other words.";
+pub(super) const PROTOCOL_ONLY: &str =
+    "⚠️ The model wrote a tool call as text instead of an answer. Ask again, or use another model (/model).";
+
+pub(super) const WITHHELD: &str = "(This answer was kept back.)";
+
+const TIMED_OUT: &str = "⚠️ Request timed out before it was finished. Ask again, or ask for less at once.";
+const CONTEXT: &str = "⚠️ Context window exceeded: the conversation is too long for the model. Ask again, or begin a new one \
+                       with /new.";
+
+/// What is said at once after a stop.
+pub(super) fn stopping(runs: usize, withdrawn: usize) -> String {
+    let running = match runs {
+        0 => None,
+        1 => Some("Stopping your request.".to_owned()),
+        many => Some(format!("Stopping {many} requests.")),
+    };
+    let waiting = match withdrawn {
+        0 => None,
+        1 => Some("1 waiting message will not be answered.".to_owned()),
+        many => Some(format!("{many} waiting messages will not be answered.")),
+    };
+    [running, waiting].into_iter().flatten().collect::<Vec<_>>().join(" ")
+}
+
+/// What is said when a stop has settled.
+pub(super) fn settled(receipt: &Receipt) -> String {
+    format!("⏹ {}", receipt_line(receipt))
+}
+
+/// What is said at the end of a run that has no answer; nothing when whoever ended it says it, or knows.
+pub(super) fn without_an_answer(verdict: &Verdict, receipt: &Receipt) -> Option<String> {
+    match verdict {
+        Verdict::Completed => None,
+        Verdict::Failed { code, .. } if code == "withheld" => None,
+        Verdict::Failed { code, .. } if code == "context_overflow" => Some(CONTEXT.to_owned()),
+        Verdict::Failed { code, message } => Some(format!("⚠️ This failed ({code}): {message}")),
+        Verdict::Aborted { reason, .. } => match reason {
+            StopReason::Command | StopReason::Superseded => None,
+            StopReason::Timeout => Some(TIMED_OUT.to_owned()),
+            StopReason::Steps => Some("⚠️ Stopped: the steps of this request are used up.".to_owned()),
+            StopReason::Tokens => Some("⚠️ Stopped: the tokens of this request are used up.".to_owned()),
+            StopReason::DailyLimit => Some("⚠️ Stopped: what may be spent in a day is used up.".to_owned()),
+            StopReason::Shutdown | StopReason::DaemonStopped => {
+                Some("⚠️ Stopped: Quell is shutting down. Ask again when it is back.".to_owned())
+            }
+            StopReason::User | StopReason::Disconnect | StopReason::Other(_) => Some(settled(receipt)),
+        },
+    }
+}
+
+/// What stands at the end of a draft that was cut off.
+pub(super) fn cut(verdict: &Verdict) -> &'static str {
+    match verdict {
+        Verdict::Aborted { reason: StopReason::Timeout, .. } => TIMED_OUT,
+        Verdict::Aborted { reason: StopReason::Superseded, .. } => "⏹ Stopped: you wrote again.",
+        Verdict::Aborted { .. } => "⏹ Stopped.",
+        Verdict::Failed { .. } | Verdict::Completed => "⚠️ This was not finished.",
+    }
+}
+
+/// A tool that starts.
+pub(super) fn tool(tool: &str, arguments: &serde_json::Value) -> String {
+    let shown = ["command", "query", "path", "url"].iter().find_map(|key| arguments.get(key)?.as_str());
+    let shown = shown.map_or_else(|| arguments.to_string(), str::to_owned);
+    format!("🔧 `{tool}`: {}", quell_protocol::words::one_line(&shown, 200))
+}
