@@ -51,21 +51,32 @@ pub(crate) fn client() -> Result<Client, Trouble> {
 /// # Cancel safety
 /// Safe: the request is given up; the server may have acted on it.
 pub(crate) async fn call(request: RequestBuilder, time: Duration) -> Result<Answer, NoAnswer> {
+    call_at_most(request, time, LARGEST).await
+}
+
+/// As [`call`], for an answer that has `most` bytes at the most.
+///
+/// # Errors
+/// [`NoAnswer`]; a status that is an error is an answer.
+///
+/// # Cancel safety
+/// As [`call`].
+pub(crate) async fn call_at_most(request: RequestBuilder, time: Duration, most: usize) -> Result<Answer, NoAnswer> {
     let sent = async {
         let response = request.send().await.map_err(|error| no_answer(&error))?;
         let (status, headers) = (response.status(), response.headers().clone());
-        let body = read(response).await?;
+        let body = read(response, most).await?;
         Ok(Answer { status, headers, body })
     };
     let late = || NoAnswer::Lost(format!("nothing came within {} s", time.as_secs()));
     tokio::time::timeout(time, sent).await.unwrap_or_else(|_| Err(late()))
 }
 
-async fn read(mut response: reqwest::Response) -> Result<Bytes, NoAnswer> {
+async fn read(mut response: reqwest::Response, most: usize) -> Result<Bytes, NoAnswer> {
     let mut body = Vec::new();
     while let Some(chunk) = response.chunk().await.map_err(|error| no_answer(&error))? {
-        if body.len() + chunk.len() > LARGEST {
-            return Err(NoAnswer::Lost(format!("it is larger than {LARGEST} bytes")));
+        if body.len() + chunk.len() > most {
+            return Err(NoAnswer::Lost(format!("it is larger than {most} bytes")));
         }
         body.extend_from_slice(&chunk);
     }
