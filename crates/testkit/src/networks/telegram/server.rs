@@ -214,10 +214,10 @@ async fn get_updates(stage: &Stage, body: &Value) -> Result<Value, Refusal> {
     };
     let offset = body["offset"].as_i64().unwrap_or(0);
     let mine = begin(stage, body, offset)?;
-    let waiting = Counted::new(stage, |state| &mut state.polls);
     let mut states = stage.subscribe();
     let due = |state: &State| state.newest_poll != mine || state.updates.iter().any(|(id, _)| *id >= offset);
     let time = Duration::from_secs(body["timeout"].as_u64().unwrap_or(0));
+    let waiting = (!time.is_zero()).then(|| Counted::new(stage, |state| &mut state.polls));
     // A time-out is no error: nothing came.
     let _ = timeout(time, states.wait_for(due)).await;
     drop(waiting);
