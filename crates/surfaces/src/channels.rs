@@ -8,4 +8,5 @@ pub mod flow;
 pub mod format;
 pub mod seam;
 pub mod settings;
+pub mod telegram;
 pub(crate) mod wire;
