@@ -6,6 +6,7 @@ pub mod channel;
 pub mod expiry;
 pub mod journal;
 pub mod memory;
+pub mod picture;
 pub mod queue;
 pub mod registry;
 pub mod retry;

@@ -23,6 +23,7 @@ use quell_protocol::{CallEnd, CallId, RunId, Usage, Verdict};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::picture::weight;
 pub use compaction::{Compaction, readable, turns_to_summarise};
 pub use draft::TurnDraft;
 pub(crate) use ids::derived_call_id;
@@ -35,6 +36,11 @@ pub use window::within_chars;
 /// The code of a run that failed because the model refused the request. A model refuses whatever follows a request that it
 /// refused, so that turn leaves what models see; people still see it.
 pub const REFUSED: &str = "refused";
+
+/// The code of a run that failed because the model did not take the pictures of the request, or older ones. That turn leaves what
+/// models see, too; when it had no picture of its own, the pictures before it do as well, since every later request would fail of
+/// them.
+pub const VISION: &str = "vision";
 
 /// A piece of reasoning as the provider gave it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -237,7 +243,7 @@ impl Turn {
     /// About how many bytes a model reads of it.
     #[must_use]
     pub fn size(&self) -> usize {
-        if self.is_refused() { 0 } else { items_size(&self.items) }
+        if self.is_left_out() { 0 } else { items_size(&self.items) }
     }
 
     /// The turn with only the ends of long results, for a reader with little room.
@@ -252,8 +258,22 @@ impl Turn {
 
     /// True when models see nothing of it but its note.
     #[must_use]
-    pub(crate) fn is_refused(&self) -> bool {
-        seal::is_refusal(&self.verdict)
+    pub(crate) fn is_left_out(&self) -> bool {
+        seal::is_refusal(&self.verdict) || self.is_unseen()
+    }
+
+    /// True when a model did not take the pictures of it, or those before it.
+    #[must_use]
+    pub(crate) fn is_unseen(&self) -> bool {
+        seal::is_blindness(&self.verdict)
+    }
+
+    /// What the user said in it, in order.
+    pub(crate) fn said(&self) -> impl Iterator<Item = &str> {
+        self.items.iter().filter_map(|item| match item {
+            Item::User { text } => Some(text.as_str()),
+            Item::Assistant(_) => None,
+        })
     }
 
     /// Everything complete, in order.
@@ -337,7 +357,7 @@ fn items_size(items: &[Item]) -> usize {
     let call =
         |call: &AnsweredCall| call.call.tool.len() + call.call.arguments.to_string().len() + call.result.output.len();
     let item = |item: &Item| match item {
-        Item::User { text } => text.len() + AROUND,
+        Item::User { text } => weight(text) + AROUND,
         Item::Assistant(message) => message.size(call),
     };
     items.iter().map(item).sum()

@@ -8,12 +8,13 @@
 //! request as long as the turns before it stay. The note about its end is part of it and fixed when it is sealed; it is user
 //! text after its last results, and the next user text is appended to the same message, so the message only ever grows at
 //! its end. What stands before the text of the run at work (its preamble) is the same in all requests of that run, and in none
-//! after it.
+//! after it. Pictures are part of what a user said (`pictures`); who has read them hands them in.
 
 pub mod anthropic;
 mod circumstances;
 mod ids;
 pub mod openai;
+mod pictures;
 #[cfg(test)]
 mod tests;
 
@@ -28,6 +29,8 @@ use crate::turn::{
 pub use circumstances::circumstances;
 use circumstances::follows_a_superseded;
 use ids::CallNames;
+use pictures::Part;
+pub use pictures::{MOST as MOST_PICTURES, Pictures, Shown, Sight, shown, wanted};
 
 /// Stands where a provider demands text and there is none.
 const NO_TEXT: &str = "(empty message)";
@@ -49,6 +52,8 @@ pub struct Prompt<'a> {
     pub draft: Option<&'a TurnDraft>,
     /// What stands before the user's own text in the message that the draft answers, while its run is at work. No turn holds it.
     pub preamble: Option<&'a str>,
+    /// Whether it sees the pictures of users.
+    pub sight: Sight<'a>,
 }
 
 /// How a list of messages breaks a dialect's rules.
@@ -62,8 +67,8 @@ pub struct Violation {
 }
 
 /// One side's words. Sides alternate, except that results stand between two assistant lines.
-enum Line {
-    User(String),
+enum Line<'a> {
+    User(Vec<Part<'a>>),
     Assistant(Message<Called>),
 }
 
@@ -84,15 +89,17 @@ struct Dialect {
 }
 
 /// The lines of a prompt, neighbours of one side merged.
-fn lines(prompt: &Prompt<'_>, dialect: &Dialect) -> Vec<Line> {
+fn lines<'a>(prompt: &Prompt<'a>, dialect: &Dialect) -> Vec<Line<'a>> {
     let names = CallNames::new(dialect.legal_id);
-    let mut script = Script { reader: prompt.model, takes: dialect.takes, lines: Vec::new(), names };
+    let past = pictures::past(prompt.turns, prompt.draft);
+    let (reader, sight) = (prompt.model, prompt.sight);
+    let mut script = Script { reader, takes: dialect.takes, sight, past, lines: Vec::new(), names };
     let (turns, summary) = seen(prompt.turns, prompt.draft);
     if let Some(summary) = summary {
         script.hear(&format!("{SUMMARY}\n\n{summary}"));
     }
     for turn in turns {
-        if !turn.is_refused() {
+        if !turn.is_left_out() {
             script.add_turn(turn);
         }
         if let Some(note) = turn.note() {
@@ -140,11 +147,14 @@ pub fn summary<'a>(turns: &'a [Arc<Turn>], draft: Option<&'a TurnDraft>) -> Opti
 struct Script<'a> {
     reader: &'a str,
     takes: fn(&Thinking) -> bool,
-    lines: Vec<Line>,
+    sight: Sight<'a>,
+    /// How many pictures from here on are not shown.
+    past: usize,
+    lines: Vec<Line<'a>>,
     names: CallNames,
 }
 
-impl Script<'_> {
+impl<'a> Script<'a> {
     fn add_turn(&mut self, turn: &Turn) {
         self.add_items(turn.run_id(), turn.items());
         if let Some(partial) = turn.partial().filter(|partial| partial.policy == PartialPolicy::Keep)
@@ -158,7 +168,7 @@ impl Script<'_> {
         let mut ordinal = 0;
         for item in items {
             match item {
-                Item::User { text } => self.hear(text),
+                Item::User { text } => self.hear_user(text),
                 Item::Assistant(message) => {
                     let said = message.clone().map_calls(|call| {
                         let id = self.names.name(run, ordinal, call.call.id.as_str());
@@ -173,9 +183,30 @@ impl Script<'_> {
 
     fn hear(&mut self, text: &str) {
         let text = if blank(text) { NO_TEXT } else { text };
-        match self.lines.last_mut() {
-            Some(Line::User(before)) => append(before, text),
-            Some(Line::Assistant(_)) | None => self.lines.push(Line::User(text.into())),
+        self.hear_parts(vec![Part::Text(text.into())]);
+    }
+
+    fn hear_user(&mut self, text: &str) {
+        match self.sight {
+            Sight::Blind => self.hear(&pictures::without_pictures(text)),
+            Sight::Of(_) if blank(text) => self.hear(text),
+            Sight::Of(pictures) => {
+                let parts = pictures::with_pictures(text, pictures, &mut self.past);
+                self.hear_parts(parts);
+            }
+        }
+    }
+
+    fn hear_parts(&mut self, parts: Vec<Part<'a>>) {
+        let Some(Line::User(before)) = self.lines.last_mut() else {
+            self.lines.push(Line::User(parts));
+            return;
+        };
+        for part in parts {
+            match (before.last_mut(), part) {
+                (Some(Part::Text(before)), Part::Text(text)) => append(before, &text),
+                (_, part) => before.push(part),
+            }
         }
     }
 
@@ -183,12 +214,10 @@ impl Script<'_> {
     fn hear_first(&mut self, text: &str) {
         let said = match self.lines.last_mut() {
             Some(Line::User(said)) => std::mem::take(said),
-            Some(Line::Assistant(_)) | None => String::new(),
+            Some(Line::Assistant(_)) | None => Vec::new(),
         };
         self.hear(text);
-        if let Some(Line::User(line)) = self.lines.last_mut() {
-            append(line, &said);
-        }
+        self.hear_parts(said);
     }
 
     fn say(&mut self, message: Message<Called>) {

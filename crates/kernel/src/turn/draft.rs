@@ -222,6 +222,14 @@ impl TurnDraft {
         self.messages().next_back().filter(|message| message.calls().next().is_none()).map(Message::text)
     }
 
+    /// What the user said in it, in order.
+    pub(crate) fn said(&self) -> impl Iterator<Item = &str> {
+        self.entries.iter().filter_map(|entry| match entry {
+            Entry::User(text) => Some(text.as_str()),
+            Entry::Message(_) => None,
+        })
+    }
+
     /// The draft as the next model call sees it: what streams is not said yet, and a call without a result says so.
     pub(crate) fn as_sent(&self) -> Vec<Item> {
         self.items(|_| AnsweredAs {

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::journal::Line;
 
 use super::{
-    AssistantMessage, Block, CallResult, PartialPolicy, REFUSED, Sealing, Thinking, ToolCall, Turn, TurnDraft,
+    AssistantMessage, Block, CallResult, PartialPolicy, REFUSED, Sealing, Thinking, ToolCall, Turn, TurnDraft, VISION,
 };
 
 /// Stands in every piece that streams and nowhere else, so that a leak of cut text is seen.
@@ -254,7 +254,7 @@ pub(crate) fn abort() -> impl Strategy<Value = Verdict> {
 
 pub(crate) fn verdict() -> impl Strategy<Value = Verdict> {
     let failed = |code: &str| Verdict::Failed { code: code.into(), message: "it broke".into() };
-    prop_oneof![6 => Just(Verdict::Completed), 6 => Just(failed("model_error")), 1 => Just(failed(REFUSED)), 18 => abort()]
+    prop_oneof![6 => Just(Verdict::Completed), 6 => Just(failed("model_error")), 1 => Just(failed(REFUSED)), 1 => Just(failed(VISION)), 18 => abort()]
 }
 
 pub(crate) fn policy() -> impl Strategy<Value = PartialPolicy> {

@@ -6,7 +6,7 @@
 use quell_protocol::{RunId, StopReason, Verdict};
 
 use super::draft::{AnsweredAs, OpenCall};
-use super::{CallResult, Partial, REFUSED, Sealing, TURN_VERSION, Turn, TurnDraft, ids};
+use super::{CallResult, Partial, REFUSED, Sealing, TURN_VERSION, Turn, TurnDraft, VISION, ids};
 
 /// Follows the text of a cut message where a model gets to see it.
 pub(crate) const INTERRUPTED_MARK: &str = "[Interrupted: this message was cut off here and is not a finished answer.]";
@@ -23,6 +23,9 @@ const FAILED: &str = "[The request above failed before it was finished. Do not r
 
 const REFUSED_NOTE: &str = "[A request of the user stood here. The model refused it, so it is not shown any more. What was done \
                             for it stands.]";
+
+const VISION_NOTE: &str = "[A request of the user stood here. The model could not take the pictures in it or before it, so it is not \
+                           shown any more. What was done for it stands.]";
 
 macro_rules! aborted_note {
     ($how:literal) => {
@@ -69,11 +72,16 @@ pub(super) fn is_refusal(verdict: &Verdict) -> bool {
     matches!(verdict, Verdict::Failed { code, .. } if code == REFUSED)
 }
 
+pub(super) fn is_blindness(verdict: &Verdict) -> bool {
+    matches!(verdict, Verdict::Failed { code, .. } if code == VISION)
+}
+
 /// What the model is told about the end of the request, by class of reason.
 fn note(verdict: &Verdict, has_output: bool) -> Option<&'static str> {
     let reason = match verdict {
         Verdict::Completed => return None,
         Verdict::Failed { .. } if is_refusal(verdict) => return Some(REFUSED_NOTE),
+        Verdict::Failed { .. } if is_blindness(verdict) => return Some(VISION_NOTE),
         Verdict::Failed { .. } => return Some(FAILED),
         Verdict::Aborted { reason, .. } => reason,
     };

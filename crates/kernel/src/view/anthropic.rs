@@ -5,7 +5,7 @@ mod check;
 
 use serde_json::{Value, json};
 
-use super::{Called, Dialect, Line, Prompt, blank, lines};
+use super::{Called, Dialect, Line, Part, Prompt, blank, lines};
 use crate::turn::{Block, Message, Thinking};
 
 pub use check::check;
@@ -28,7 +28,7 @@ pub fn request(prompt: &Prompt<'_>) -> Request {
     let mut speech = Speech::default();
     for line in lines(prompt, &Dialect { legal_id, takes }) {
         match line {
-            Line::User(text) => speech.hear(&text),
+            Line::User(parts) => speech.hear(&parts),
             Line::Assistant(said) => speech.say(&said),
         }
     }
@@ -46,9 +46,9 @@ struct Speech {
 }
 
 impl Speech {
-    fn hear(&mut self, text: &str) {
+    fn hear(&mut self, parts: &[Part<'_>]) {
         let mut content = std::mem::take(&mut self.results);
-        content.push(json!({"type": "text", "text": text}));
+        content.extend(parts.iter().map(part));
         self.user(content);
     }
 
@@ -69,7 +69,7 @@ impl Speech {
             self.user(results);
         }
         if self.dangling {
-            self.hear(GO_ON);
+            self.hear(&[Part::Text(GO_ON.to_owned())]);
         }
     }
 
@@ -77,6 +77,17 @@ impl Speech {
         self.messages.push(json!({"role": "user", "content": content}));
         self.dangling = false;
     }
+}
+
+fn part(part: &Part<'_>) -> Value {
+    let source = match part {
+        Part::Text(text) => return json!({"type": "text", "text": text}),
+        Part::Picture(picture) => {
+            json!({"type": "base64", "media_type": picture.media_type(), "data": picture.base64()})
+        }
+        Part::Url(url) => json!({"type": "url", "url": url}),
+    };
+    json!({"type": "image", "source": source})
 }
 
 fn takes(thinking: &Thinking) -> bool {

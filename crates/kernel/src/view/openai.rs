@@ -6,7 +6,7 @@ mod check;
 
 use serde_json::{Value, json};
 
-use super::{Called, Dialect, Line, Prompt, blank, lines};
+use super::{Called, Dialect, Line, Part, Prompt, Sight, blank, lines};
 use crate::turn::{Message, Thinking};
 
 pub use check::check;
@@ -20,7 +20,7 @@ pub fn messages(prompt: &Prompt<'_>) -> Vec<Value> {
     }
     for line in lines(prompt, &Dialect { legal_id, takes }) {
         match line {
-            Line::User(text) => messages.push(json!({"role": "user", "content": text})),
+            Line::User(parts) => messages.push(json!({"role": "user", "content": heard(&parts, prompt.sight)})),
             Line::Assistant(said) => {
                 messages.push(assistant(&said));
                 messages.extend(said.calls().map(result));
@@ -28,6 +28,24 @@ pub fn messages(prompt: &Prompt<'_>) -> Vec<Value> {
         }
     }
     messages
+}
+
+/// Servers of models that read text alone take nothing but text; a message to one that sees is always a list of parts, so that
+/// it is the same before and after a picture is appended to it.
+fn heard(parts: &[Part<'_>], sight: Sight<'_>) -> Value {
+    match (sight, parts) {
+        (Sight::Blind, [Part::Text(text)]) => json!(text),
+        _ => parts.iter().map(part).collect(),
+    }
+}
+
+fn part(part: &Part<'_>) -> Value {
+    let url = match part {
+        Part::Text(text) => return json!({"type": "text", "text": text}),
+        Part::Picture(picture) => format!("data:{};base64,{}", picture.media_type(), picture.base64()),
+        Part::Url(url) => url.clone(),
+    };
+    json!({"type": "image_url", "image_url": {"url": url}})
 }
 
 fn assistant(said: &Message<Called>) -> Value {

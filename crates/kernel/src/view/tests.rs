@@ -1,5 +1,6 @@
 //! The views, example by example; over random histories in `properties`.
 
+mod pictures;
 mod preamble;
 mod properties;
 
@@ -14,13 +15,15 @@ use crate::turn::sample::{READER, aborted, run_id, seal};
 use crate::turn::{AssistantMessage, CallResult, Thinking, ToolCall};
 
 fn openai(turns: &[Arc<Turn>], draft: Option<&TurnDraft>) -> Vec<Value> {
-    let messages = openai::messages(&Prompt { model: READER, system: "", turns, draft, preamble: None });
+    let messages =
+        openai::messages(&Prompt { model: READER, system: "", turns, draft, preamble: None, sight: Sight::Blind });
     openai::check(&messages).unwrap();
     messages
 }
 
 fn anthropic(turns: &[Arc<Turn>], draft: Option<&TurnDraft>) -> Vec<Value> {
-    let request = anthropic::request(&Prompt { model: READER, system: "", turns, draft, preamble: None });
+    let request =
+        anthropic::request(&Prompt { model: READER, system: "", turns, draft, preamble: None, sight: Sight::Blind });
     anthropic::check(&request.messages).unwrap();
     request.messages
 }
@@ -77,6 +80,7 @@ fn a_stopped_batch_in_the_openai_dialect() {
         turns: &[turn],
         draft: Some(&next),
         preamble: None,
+        sight: Sight::Blind,
     });
     openai::check(&messages).unwrap();
     let call =
@@ -105,6 +109,7 @@ fn a_stopped_batch_in_the_anthropic_dialect() {
         turns: &[turn],
         draft: Some(&next),
         preamble: None,
+        sight: Sight::Blind,
     });
     anthropic::check(&request.messages).unwrap();
     let call = |id| json!({"type": "tool_use", "id": id, "name": "shell", "input": {"command": "ls"}});
@@ -302,7 +307,8 @@ fn open_reasoning_goes_back_with_its_calls_to_its_own_model_alone() {
 fn an_agent_without_a_prompt_sends_none() {
     let next = draft("run-1", "hello");
     for system in ["", " \n"] {
-        let prompt = Prompt { model: READER, system, turns: &[], draft: Some(&next), preamble: None };
+        let prompt =
+            Prompt { model: READER, system, turns: &[], draft: Some(&next), preamble: None, sight: Sight::Blind };
         assert_eq!(openai::messages(&prompt)[0]["role"], "user");
         assert_eq!(anthropic::request(&prompt).system, "");
     }

@@ -62,6 +62,10 @@ impl Reader {
                     text(block)?;
                     said = true;
                 }
+                "image" => {
+                    picture(block)?;
+                    said = true;
+                }
                 _ => return Err("has a block that a user cannot say"),
             }
         }
@@ -128,6 +132,29 @@ fn text(block: &Value) -> Verdict {
     only(object(block)?, &["type", "text"])?;
     let said = block.get("text").and_then(Value::as_str).ok_or("has a text block without text")?;
     if said.trim().is_empty() { Err("has an empty text block") } else { Ok(()) }
+}
+
+fn picture(block: &Value) -> Verdict {
+    only(object(block)?, &["type", "source"])?;
+    let source = block.get("source").and_then(Value::as_object).ok_or("has a picture without a source")?;
+    let field = |name: &str| source.get(name).and_then(Value::as_str).unwrap_or_default();
+    match field("type") {
+        "base64" => {
+            only(source, &["type", "media_type", "data"])?;
+            if !matches!(field("media_type"), "image/png" | "image/jpeg" | "image/gif" | "image/webp") {
+                return Err("has a picture of a kind that is not taken");
+            }
+            let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '/' | '=');
+            let data = field("data");
+            let encoded = !data.is_empty() && data.len().is_multiple_of(4) && data.chars().all(legal);
+            if encoded { Ok(()) } else { Err("has a picture whose data is no base64") }
+        }
+        "url" => {
+            only(source, &["type", "url"])?;
+            if field("url").starts_with("https://") { Ok(()) } else { Err("has a picture whose URL is not secure") }
+        }
+        _ => Err("has a picture from an unknown source"),
+    }
 }
 
 fn thinking(block: &Value) -> Verdict {

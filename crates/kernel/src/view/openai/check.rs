@@ -61,7 +61,10 @@ impl Reader {
 
     fn user(&mut self, fields: &Map<String, Value>) -> Verdict {
         only(fields, &["role", "content"])?;
-        text(fields)?;
+        match fields.get("content").and_then(Value::as_array) {
+            Some(parts) => heard(parts)?,
+            None => text(fields)?,
+        }
         if self.last.replace("user") == Some("user") {
             return Err("follows another user message");
         }
@@ -135,6 +138,41 @@ fn system(at: usize, fields: &Map<String, Value>) -> Verdict {
         return Err("is a system message that is not the first");
     }
     text(fields)
+}
+
+/// What a user says in parts: text and pictures.
+fn heard(parts: &[Value]) -> Verdict {
+    if parts.is_empty() {
+        return Err("has no part");
+    }
+    parts.iter().try_for_each(|part| {
+        let fields = part.as_object().ok_or("has a part that is not an object")?;
+        match fields.get("type").and_then(Value::as_str) {
+            Some("text") => {
+                only(fields, &["type", "text"])?;
+                let said = fields.get("text").and_then(Value::as_str).ok_or("has a part without its text")?;
+                if said.trim().is_empty() { Err("has an empty part") } else { Ok(()) }
+            }
+            Some("image_url") => {
+                only(fields, &["type", "image_url"])?;
+                picture(part.pointer("/image_url/url").and_then(Value::as_str).unwrap_or_default())
+            }
+            _ => Err("has a part that a user cannot say"),
+        }
+    })
+}
+
+fn picture(url: &str) -> Verdict {
+    let data = ["png", "jpeg", "gif", "webp"]
+        .iter()
+        .find_map(|kind| url.strip_prefix("data:image/")?.strip_prefix(kind)?.strip_prefix(";base64,"));
+    let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '/' | '=');
+    match data {
+        Some(data) if !data.is_empty() && data.len().is_multiple_of(4) && data.chars().all(legal) => Ok(()),
+        Some(_) => Err("has a picture whose data is no base64"),
+        None if url.starts_with("https://") => Ok(()),
+        None => Err("has a picture that is neither data nor a URL"),
+    }
 }
 
 fn text(fields: &Map<String, Value>) -> Verdict {

@@ -8,7 +8,7 @@ use crate::turn::sample::{Ended, conversation, story};
 const BLOCK: &str = "[Memory context]\n- colour: blue";
 
 fn with<'a>(turns: &'a [Arc<Turn>], draft: &'a TurnDraft, preamble: Option<&'a str>) -> [Vec<Value>; 2] {
-    let prompt = Prompt { model: READER, system: "", turns, draft: Some(draft), preamble };
+    let prompt = Prompt { model: READER, system: "", turns, draft: Some(draft), preamble, sight: Sight::Blind };
     let (openai, anthropic) = (openai::messages(&prompt), anthropic::request(&prompt).messages);
     openai::check(&openai).unwrap();
     anthropic::check(&anthropic).unwrap();

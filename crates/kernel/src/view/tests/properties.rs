@@ -18,11 +18,19 @@ fn next() -> TurnDraft {
 }
 
 fn openai(turns: &[Arc<Turn>], draft: Option<&TurnDraft>) -> Vec<Value> {
-    openai::messages(&Prompt { model: READER, system: "Be brief.", turns, draft, preamble: None })
+    openai::messages(&Prompt { model: READER, system: "Be brief.", turns, draft, preamble: None, sight: Sight::Blind })
 }
 
 fn anthropic(turns: &[Arc<Turn>], draft: Option<&TurnDraft>) -> Vec<Value> {
-    anthropic::request(&Prompt { model: READER, system: "Be brief.", turns, draft, preamble: None }).messages
+    anthropic::request(&Prompt {
+        model: READER,
+        system: "Be brief.",
+        turns,
+        draft,
+        preamble: None,
+        sight: Sight::Blind,
+    })
+    .messages
 }
 
 fn valid(turns: &[Arc<Turn>], draft: Option<&TurnDraft>) -> Result<(), TestCaseError> {
@@ -44,7 +52,7 @@ fn heard(messages: &[Value]) -> String {
 }
 
 /// True when `later` begins with `earlier`, byte for byte, where the last message may have grown at its end.
-fn begins_with(later: &[Value], earlier: &[Value]) -> bool {
+pub(super) fn begins_with(later: &[Value], earlier: &[Value]) -> bool {
     let Some((last, whole)) = earlier.split_last() else { return true };
     let bytes = |messages: &[Value]| messages.iter().map(Value::to_string).collect::<Vec<_>>();
     let Some(grown) = later.get(whole.len()) else { return false };
@@ -70,7 +78,7 @@ fn has_grown(from: &Value, to: &Value) -> bool {
 }
 
 /// The Anthropic view asks for an answer where it would end with the model's own word; that is no part of history.
-fn without_request_to_go_on(mut messages: Vec<Value>) -> Vec<Value> {
+pub(super) fn without_request_to_go_on(mut messages: Vec<Value>) -> Vec<Value> {
     if messages.last().is_some_and(|last| last["content"][0]["text"] == "(continue)") {
         messages.pop();
     }
@@ -157,7 +165,7 @@ proptest! {
         let turns = turns(&conversation);
         for heard in [heard(&openai(&turns, Some(&next()))), heard(&anthropic(&turns, Some(&next())))] {
             let mut rest = heard.as_str();
-            let shown = conversation.iter().zip(&turns).filter(|(_, turn)| !turn.is_refused());
+            let shown = conversation.iter().zip(&turns).filter(|(_, turn)| !turn.is_left_out());
             let said = shown.flat_map(|(end, _)| end.story.said()).filter(|text| !blank(text));
             for text in said.chain(["what now?"]) {
                 let at = rest.find(text);

@@ -23,7 +23,11 @@ fn good() -> Vec<Value> {
             text("hurry"),
         ]}),
         json!({"role": "assistant", "content": [text("Two files.")]}),
-        json!({"role": "user", "content": [text("thanks")]}),
+        json!({"role": "user", "content": [
+            text("thanks"),
+            {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}},
+            {"type": "image", "source": {"type": "url", "url": "https://host/x.png"}},
+        ]}),
     ]
 }
 
@@ -72,6 +76,13 @@ fn broken(at: usize, change: impl FnOnce(&mut Vec<Value>)) -> &'static str {
 #[case::is_error(2, "/content/0/is_error", json!("yes"), "neither true nor false")]
 #[case::late_result(2, "/content/0", text("first this"), "result after text")]
 #[case::unanswered(2, "/content/1", text("no result"), "without its result")]
+#[case::no_source(4, "/content/1/source", Value::Null, "without a source")]
+#[case::unknown_source(4, "/content/1/source/type", json!("file"), "unknown source")]
+#[case::no_kind_that_is_taken(4, "/content/1/source/media_type", json!("image/bmp"), "kind that is not taken")]
+#[case::no_base64(4, "/content/1/source/data", json!("iVBOR"), "no base64")]
+#[case::field_of_a_source(4, "/content/2/source/media_type", json!("image/png"), "unknown field")]
+#[case::a_plain_url(4, "/content/2/source/url", json!("http://host/x.png"), "not secure")]
+#[case::result_behind_a_picture(2, "/content/0", json!({"type": "image", "source": {"type": "url", "url": "https://h/x"}}), "result after text")]
 #[case::orphan(4, "/content/0", json!({"type": "tool_result", "tool_use_id": "a", "content": "A"}), "answers no call")]
 fn a_broken_message_is_refused(#[case] at: usize, #[case] place: &str, #[case] damage: Value, #[case] why: &str) {
     let rule = broken(at, |list| match place.rsplit_once('/') {

@@ -17,7 +17,11 @@ fn good() -> Vec<Value> {
         json!({"role": "tool", "tool_call_id": "b", "content": "B"}),
         json!({"role": "tool", "tool_call_id": "a", "content": "A"}),
         json!({"role": "assistant", "content": "Two files."}),
-        json!({"role": "user", "content": "thanks"}),
+        json!({"role": "user", "content": [
+            {"type": "text", "text": "thanks"},
+            {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}},
+            {"type": "image_url", "image_url": {"url": "https://host/x.png"}},
+        ]}),
     ]
 }
 
@@ -60,6 +64,15 @@ fn broken(at: usize, change: impl FnOnce(&mut Vec<Value>)) -> (usize, &'static s
 #[case::answered_twice(4, "/tool_call_id", json!("b"), "answers no open call")]
 #[case::empty_result(4, "/content", json!(""), "empty text")]
 #[case::two_assistants(6, "/role", json!("assistant"), "another assistant")]
+#[case::no_part(6, "/content", json!([]), "no part")]
+#[case::no_object_as_part(6, "/content/0", json!("thanks"), "a part that is not an object")]
+#[case::empty_part(6, "/content/0/text", json!(" "), "an empty part")]
+#[case::unknown_part(6, "/content/0/type", json!("image"), "cannot say")]
+#[case::field_of_a_part(6, "/content/0/cache_control", json!({}), "unknown field")]
+#[case::no_base64(6, "/content/1/image_url/url", json!("data:image/png;base64,iVBOR"), "no base64")]
+#[case::no_data(6, "/content/1/image_url/url", json!("data:image/png;base64,"), "no base64")]
+#[case::no_kind_that_is_taken(6, "/content/1/image_url/url", json!("data:image/bmp;base64,AAAA"), "neither data nor a URL")]
+#[case::a_path(6, "/content/2/image_url/url", json!("/etc/x.png"), "neither data nor a URL")]
 fn a_broken_message_is_refused(#[case] at: usize, #[case] place: &str, #[case] damage: Value, #[case] why: &str) {
     let (_, rule) = broken(at, |list| match place.rsplit_once('/') {
         None => list[at] = damage,
