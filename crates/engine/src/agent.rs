@@ -41,7 +41,9 @@ use answer::{Answered, failed, invalid_arguments};
 use compact::{Allowance, Room, Wanted};
 pub use config::{AgentConfig, Limits, NO_THINKING, Thinking};
 pub use delegate::{Child, ChildOrder, ChildPlace, report_of};
-pub use society::{BadAgent, BadSociety, Kept, Materials, RESERVED, Roll, Society, Stays, Unwelcome, tree_of};
+pub use society::{
+    BadAgent, BadSociety, Changes, Kept, Materials, Plan, RESERVED, Roll, Society, Stale, Stays, Unwelcome, tree_of,
+};
 
 /// An agent, ready to run: its configuration with everything resolved.
 #[derive(Debug, Clone)]

@@ -8,6 +8,7 @@ mod journal;
 mod look;
 mod memory;
 mod recover;
+mod reload;
 mod retention;
 mod sessions;
 mod shutdown;
@@ -50,6 +51,7 @@ pub use config::{EngineConfig, StartError};
 use journal::keep_journal;
 pub use look::{Follow, HistoryPage};
 pub use memory::NoteFilter;
+pub use reload::{ReloadError, Reloaded};
 pub use retention::Retention;
 use retention::keep_within_bounds;
 pub use sessions::SessionError;
@@ -163,7 +165,7 @@ impl Engine {
         self.0.clock
     }
 
-    /// Its configuration.
+    /// The configuration that it was started with. Its providers and agents may have been replaced since.
     #[must_use]
     pub fn config(&self) -> &EngineConfig {
         &self.0.config
@@ -319,6 +321,7 @@ async fn maintain(engine: Engine) {
             _ = beat.tick() => {
                 engine.0.runs.sweep();
                 engine.0.sessions.drop_histories(HISTORY_KEPT);
+                engine.let_vanished_go();
             }
         }
     }

@@ -24,7 +24,7 @@ mod retry_after;
 mod sse;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use quell_kernel::turn::Message;
@@ -43,13 +43,27 @@ use crate::scope::Scope;
 use exchange::Exchange;
 use provider::{Clients, Provider};
 
-/// All models of the configuration. Clones are the same.
+/// All models of the configuration. Clones are the same, also when other providers take their place.
 #[derive(Debug, Clone)]
 pub struct Models {
-    providers: Arc<BTreeMap<String, Arc<Provider>>>,
-    configs: Arc<BTreeMap<String, ProviderConfig>>,
+    current: Arc<RwLock<Current>>,
     clients: Clients,
     active: ActiveRequests,
+}
+
+/// Who serves models now.
+#[derive(Debug, Clone)]
+struct Current {
+    served: Arc<Served>,
+    /// Rises with each replacement.
+    generation: u64,
+}
+
+/// Who serves models at one moment.
+#[derive(Debug)]
+struct Served {
+    providers: BTreeMap<String, Arc<Provider>>,
+    configs: BTreeMap<String, ProviderConfig>,
 }
 
 /// One model of one provider. Clones are the same.
@@ -172,13 +186,32 @@ impl Models {
     /// [`BadProvider`] says which section is wrong and what would be right.
     pub fn new(providers: BTreeMap<String, ProviderConfig>) -> Result<Self, BadProvider> {
         let clients = Clients::default();
-        let mut ready = BTreeMap::new();
-        for (name, config) in &providers {
-            let provider = Provider::new(name, config.clone(), &clients)?;
-            ready.insert(name.clone(), Arc::new(provider));
-        }
-        let active = ActiveRequests::default();
-        Ok(Self { providers: Arc::new(ready), configs: Arc::new(providers), clients, active })
+        let current = Current::new(providers, &clients)?;
+        Ok(Self { current: Arc::new(RwLock::new(current)), clients, active: ActiveRequests::default() })
+    }
+
+    /// The models of other providers, with the same HTTP clients and the same table of calls. Nobody has them until
+    /// [`Models::follow`].
+    ///
+    /// # Errors
+    /// As [`Models::new`].
+    pub fn of_others(&self, providers: BTreeMap<String, ProviderConfig>) -> Result<Self, BadProvider> {
+        let current = Current::new(providers, &self.clients)?;
+        Ok(Self { current: Arc::new(RwLock::new(current)), ..self.clone() })
+    }
+
+    /// From now on these are the models, for all clones. A [`Model`] that somebody has stays as it is.
+    pub fn follow(&self, others: &Self) {
+        let served = others.served();
+        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+        *current = Current { served, generation: current.generation.saturating_add(1) };
+    }
+
+    /// Another number when other providers have taken the place of those that were there: what was resolved before is to be
+    /// resolved anew.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.current().generation
     }
 
     /// Finds `provider/model`. The provider ends at the first `/`; the model's own name may hold more of them.
@@ -186,13 +219,14 @@ impl Models {
     /// # Errors
     /// [`UnknownModel`] lists the providers that exist.
     pub fn resolve(&self, name: &str) -> Result<Model, UnknownModel> {
+        let served = self.served();
         let found = name.split_once('/').filter(|(_, model)| !model.is_empty());
-        let provider = found.and_then(|(provider, _)| self.providers.get(provider));
+        let provider = found.and_then(|(provider, _)| served.providers.get(provider));
         match provider {
             Some(provider) => {
                 Ok(Model { name: name.to_owned(), provider: Arc::clone(provider), active: self.active.clone() })
             }
-            None => Err(UnknownModel { name: name.to_owned(), providers: self.providers.keys().cloned().collect() }),
+            None => Err(UnknownModel { name: name.to_owned(), providers: served.providers.keys().cloned().collect() }),
         }
     }
 
@@ -202,7 +236,7 @@ impl Models {
     /// [`BadProvider`] says what is wrong with that access, or that there is no such provider.
     pub fn resolve_with(&self, name: &str, access: &OwnAccess) -> Result<Model, BadProvider> {
         let (provider, _) = name.split_once('/').unwrap_or((name, ""));
-        let config = access.over(provider, self.configs.get(provider))?;
+        let config = access.over(provider, self.served().configs.get(provider))?;
         let provider = Provider::new(provider, config, &self.clients)?;
         Ok(Model { name: name.to_owned(), provider: Arc::new(provider), active: self.active.clone() })
     }
@@ -210,13 +244,31 @@ impl Models {
     /// True when a provider of that name is configured.
     #[must_use]
     pub fn is_configured(&self, provider: &str) -> bool {
-        self.configs.contains_key(provider)
+        self.served().configs.contains_key(provider)
+    }
+
+    fn served(&self) -> Arc<Served> {
+        self.current().served
+    }
+
+    fn current(&self) -> Current {
+        self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The table of calls under way.
     #[must_use]
     pub fn active(&self) -> &ActiveRequests {
         &self.active
+    }
+}
+
+impl Current {
+    fn new(configs: BTreeMap<String, ProviderConfig>, clients: &Clients) -> Result<Self, BadProvider> {
+        let mut providers = BTreeMap::new();
+        for (name, config) in &configs {
+            providers.insert(name.clone(), Arc::new(Provider::new(name, config.clone(), clients)?));
+        }
+        Ok(Self { served: Arc::new(Served { providers, configs }), generation: 0 })
     }
 }
 

@@ -5,6 +5,7 @@
 //! else takes its id or its parent away, and one that goes is marked. Nothing in this file knows of runs.
 
 mod materials;
+mod refit;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,6 +17,7 @@ use super::delegate::delegation_specs;
 use super::{Agent, AgentConfig};
 use crate::llm::ToolSpec;
 pub use materials::{BadAgent, Materials};
+pub use refit::{Changes, Plan, Stale};
 
 /// The id that no agent can have: `/api/agents/tree` is the tree of all.
 pub const RESERVED: &str = "tree";
@@ -30,15 +32,18 @@ pub struct Society(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     materials: Materials,
-    default: AgentId,
-    /// Agents of the configuration. They never leave.
-    configured: BTreeSet<AgentId>,
     members: Mutex<Members>,
 }
 
 #[derive(Debug)]
 struct Members {
     roll: Arc<Roll>,
+    /// The agent that runs when none is named.
+    default: AgentId,
+    /// Agents of the configuration. They leave with it alone.
+    configured: BTreeSet<AgentId>,
+    /// Agents that the configuration named before and names no more. They go when they have no runs.
+    vanished: BTreeSet<AgentId>,
     /// The tools that name all agents, made anew whenever one comes or goes.
     delegation: Arc<[ToolSpec]>,
     /// Claimed and not taken in yet, with their parents.
@@ -106,23 +111,19 @@ impl Society {
     /// # Errors
     /// [`BadSociety`]: no agent, or the first that cannot be built.
     pub fn new(materials: Materials, configured: &BTreeMap<AgentId, AgentConfig>) -> Result<Self, BadSociety> {
-        let main = configured.keys().find(|id| id.as_str() == "main");
-        let default = main.or_else(|| configured.keys().next()).cloned().ok_or(BadSociety::Empty)?;
-        let tree = Tree::new(configured.iter().map(|(id, config)| (id, config.parent.as_ref())));
-        let mut roll = Roll::new();
-        for (id, config) in configured {
-            tree.check(id).map_err(|bad| BadAgent { agent: id.clone(), problem: bad.to_string() })?;
-            roll.insert(id.clone(), materials.build(id, config.clone())?);
-        }
+        let default = default_of(configured)?;
+        let roll = built(&materials, configured)?;
         let members = Members {
             delegation: delegation_specs(&roll),
             roll: Arc::new(roll),
+            default,
+            configured: configured.keys().cloned().collect(),
+            vanished: BTreeSet::new(),
             coming: BTreeMap::new(),
             going: BTreeSet::new(),
             lost: BTreeMap::new(),
         };
-        let configured = configured.keys().cloned().collect();
-        Ok(Self(Arc::new(Inner { materials, default, configured, members: Mutex::new(members) })))
+        Ok(Self(Arc::new(Inner { materials, members: Mutex::new(members) })))
     }
 
     /// Takes in the agents that were made at run time, parents before children. One that cannot be built is lost for now, with
@@ -131,7 +132,7 @@ impl Society {
     pub fn restore(&self, kept: Vec<Kept>) -> Vec<BadAgent> {
         let mut members = self.members();
         let (shadowed, kept): (Vec<Kept>, Vec<Kept>) =
-            kept.into_iter().partition(|agent| self.0.configured.contains(&agent.id));
+            kept.into_iter().partition(|agent| members.configured.contains(&agent.id));
         let told = "the configuration has one of that id, which is used; the one that was made at run time is kept";
         let mut absent: Vec<BadAgent> =
             shadowed.into_iter().map(|agent| BadAgent { agent: agent.id, problem: told.to_owned() }).collect();
@@ -166,10 +167,10 @@ impl Society {
         self.members().roll.get(id).cloned()
     }
 
-    /// The agent that runs when none is named. It never leaves.
+    /// The agent that runs when none is named. It is always there.
     #[must_use]
-    pub fn default_agent(&self) -> &AgentId {
-        &self.0.default
+    pub fn default_agent(&self) -> AgentId {
+        self.members().default.clone()
     }
 
     /// All agents that exist now.
@@ -244,7 +245,7 @@ impl Society {
         if marked.is_empty() {
             return Err(Stays::Unknown(root.clone()));
         }
-        if let Some(id) = marked.iter().find(|id| self.0.configured.contains(*id)) {
+        if let Some(id) = marked.iter().find(|id| members.configured.contains(*id)) {
             return Err(Stays::Configured(id.clone()));
         }
         let moves = |id: &&AgentId| members.coming.contains_key(*id) || members.going.contains(*id);
@@ -265,6 +266,7 @@ impl Society {
         let mut members = self.members();
         members.going.retain(|id| !ids.contains(id));
         members.lost.retain(|id, _| !ids.contains(id));
+        members.vanished.retain(|id| !ids.contains(id));
         let mut roll = Roll::clone(&members.roll);
         roll.retain(|id, _| !ids.contains(id));
         members.call(roll);
@@ -281,6 +283,23 @@ impl Members {
         self.delegation = delegation_specs(&roll);
         self.roll = Arc::new(roll);
     }
+}
+
+/// `main`, else the first one.
+fn default_of(configured: &BTreeMap<AgentId, AgentConfig>) -> Result<AgentId, BadSociety> {
+    let main = configured.keys().find(|id| id.as_str() == "main");
+    main.or_else(|| configured.keys().next()).cloned().ok_or(BadSociety::Empty)
+}
+
+/// The agents of a configuration, which form trees.
+fn built(materials: &Materials, configured: &BTreeMap<AgentId, AgentConfig>) -> Result<Roll, BadAgent> {
+    let tree = Tree::new(configured.iter().map(|(id, config)| (id, config.parent.as_ref())));
+    let mut roll = Roll::new();
+    for (id, config) in configured {
+        tree.check(id).map_err(|bad| BadAgent { agent: id.clone(), problem: bad.to_string() })?;
+        roll.insert(id.clone(), materials.build(id, config.clone())?);
+    }
+    Ok(roll)
 }
 
 /// The tree of all agents on a roll.

@@ -116,7 +116,7 @@ impl Engine {
                 role: agent.config.role.clone(),
                 compute_status,
                 active_runs,
-                default: agent.id == *society.default_agent(),
+                default: agent.id == society.default_agent(),
             }
         };
         roll.values().map(row).collect()

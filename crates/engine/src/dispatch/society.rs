@@ -234,7 +234,7 @@ impl Engine {
             model: agent.config.model.clone(),
             compute_status,
             active_runs,
-            default: agent.id == *self.society().default_agent(),
+            default: agent.id == self.society().default_agent(),
             children,
         }
     }

@@ -78,9 +78,12 @@ impl Bench {
         let mut config = ProviderConfig::new(kind);
         config.base_url = Some(base_url);
         change(&mut config);
-        let mut models = Models::new(BTreeMap::from([("p".to_owned(), config)])).unwrap();
-        let providers = Arc::get_mut(&mut models.providers).unwrap();
-        Arc::get_mut(providers.get_mut("p").unwrap()).unwrap().retries.base = Duration::from_millis(1);
+        let models = Models::new(BTreeMap::from([("p".to_owned(), config)])).unwrap();
+        {
+            let mut current = models.current.write().unwrap();
+            let served = Arc::get_mut(&mut current.served).unwrap();
+            Arc::get_mut(served.providers.get_mut("p").unwrap()).unwrap().retries.base = Duration::from_millis(1);
+        }
         Self {
             models,
             scope: Scope::new(Clock::start(), Probe::default()),

@@ -39,7 +39,14 @@ struct Instance {
 #[derive(Debug, Default)]
 struct OwnModels {
     access: OwnAccess,
-    by_name: Mutex<HashMap<String, Model>>,
+    resolved: Mutex<Resolved>,
+}
+
+/// Clients, as long as the providers that they call are those of the configuration.
+#[derive(Debug, Default)]
+struct Resolved {
+    generation: u64,
+    by_name: HashMap<String, Model>,
 }
 
 /// A stage that has begun.
@@ -53,7 +60,7 @@ impl Body {
     /// What a session has that says this itself.
     pub(super) fn new(facts: SessionFacts, own: Option<Own>, endpoint: Option<Endpoint>, idle: Duration) -> Self {
         let access = own.as_ref().map(Own::access).unwrap_or_default();
-        let models = Arc::new(OwnModels { access, by_name: Mutex::default() });
+        let models = Arc::new(OwnModels { access, resolved: Mutex::default() });
         let (instances, stages, idle) = (Mutex::default(), Arc::default(), Mutex::new(idle));
         Self { facts, own, endpoint, models, instances, stages, idle }
     }
@@ -138,7 +145,7 @@ impl Body {
     /// Drops its agents and its model clients.
     pub(super) fn drop_agents(&self) {
         self.instances().clear();
-        self.models.by_name().clear();
+        self.models.resolved().by_name.clear();
     }
 
     fn instances(&self) -> MutexGuard<'_, Vec<Instance>> {
@@ -151,15 +158,26 @@ impl OwnModels {
         if self.access.is_empty() {
             return materials.models.resolve(name).map_err(|unknown| unknown.to_string());
         }
-        if let Some(known) = self.by_name().get(name).cloned() {
+        let generation = materials.models.generation();
+        if let Some(known) = self.resolved().of(generation).get(name).cloned() {
             return Ok(known);
         }
         let model = materials.models.resolve_with(name, &self.access).map_err(|bad| bad.to_string())?;
-        self.by_name().insert(name.to_owned(), model.clone());
+        self.resolved().of(generation).insert(name.to_owned(), model.clone());
         Ok(model)
     }
 
-    fn by_name(&self) -> MutexGuard<'_, HashMap<String, Model>> {
-        self.by_name.lock().unwrap_or_else(PoisonError::into_inner)
+    fn resolved(&self) -> MutexGuard<'_, Resolved> {
+        self.resolved.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Resolved {
+    /// The clients of these providers; those of others are gone.
+    fn of(&mut self, generation: u64) -> &mut HashMap<String, Model> {
+        if self.generation != generation {
+            *self = Self { generation, by_name: HashMap::new() };
+        }
+        &mut self.by_name
     }
 }

@@ -146,7 +146,7 @@ impl Sessions {
         scope: &Scope,
     ) -> Result<Got, NotMade> {
         let default = self.0.runs.workshop().society.default_agent();
-        let agent = asked.agent.as_ref().unwrap_or(default);
+        let agent = asked.agent.as_ref().unwrap_or(&default);
         let purpose = Purpose { scope, agent, asked: Some(asked), run: None, by: Some(by) };
         // waits: for a caller, with a scope that the shutdown cancels; no run waits here.
         let got = match self.enter(key, &purpose).await {

@@ -54,7 +54,7 @@ impl Sessions {
         let society = &self.0.runs.workshop().society;
         // The one that it was set up for, or the one that a later message named.
         let named = &stored.agent;
-        let base = society.get(named).or_else(|| society.get(society.default_agent()));
+        let base = society.get(named).or_else(|| society.get(&society.default_agent()));
         let base = base.ok_or_else(|| wrong(format!("there is no agent {named:?}")))?;
         let config = match &own {
             Some(own) => own.over(&base.config).map_err(wrong)?,

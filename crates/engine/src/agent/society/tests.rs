@@ -1,5 +1,7 @@
 //! Who is there, who is named to whom, and which configurations make no agent.
 
+mod refit;
+
 use std::path::PathBuf;
 
 use super::*;
@@ -150,8 +152,8 @@ fn what_cannot_come_back_is_kept_with_its_reason_and_all_below_it() {
 
 #[test]
 fn main_is_the_default_else_the_first_one() {
-    assert_eq!(society(&["alpha", "main"]).0.default_agent(), &id("main"));
-    assert_eq!(society(&["beta", "alpha"]).0.default_agent(), &id("alpha"));
+    assert_eq!(society(&["alpha", "main"]).0.default_agent(), id("main"));
+    assert_eq!(society(&["beta", "alpha"]).0.default_agent(), id("alpha"));
     let dir = tempfile::tempdir().expect("a directory");
     let none = Society::new(materials(dir.path().to_owned()), &BTreeMap::new());
     assert!(matches!(none, Err(BadSociety::Empty)));

@@ -164,7 +164,8 @@ async fn reqwest_post(base_url: &str) -> reqwest::Response {
     let mut config = ProviderConfig::new(ProviderKind::Demo);
     config.base_url = Some(base_url.to_owned());
     let models = Models::new(BTreeMap::from([("demo".to_owned(), config)])).unwrap();
-    let provider = &models.providers["demo"];
+    let served = models.served();
+    let provider = &served.providers["demo"];
     let body = json!({"model": "demo", "messages": [user("hi")]}).to_string();
     let request = provider.client.post(provider.endpoint.clone()).headers(provider.headers.clone()).body(body);
     request.send().await.unwrap()
