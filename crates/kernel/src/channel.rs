@@ -5,3 +5,4 @@ pub mod budget;
 pub mod commands;
 pub mod inbox;
 pub mod keys;
+pub mod sanitise;

@@ -10,3 +10,19 @@ pub mod seam;
 pub mod settings;
 pub mod telegram;
 pub(crate) mod wire;
+
+use std::sync::Arc;
+
+use config::{BadChannel, ChannelConfig, ChannelKind};
+use seam::Network;
+
+/// The network of a configured channel. Nothing is connected yet.
+///
+/// # Errors
+/// [`BadChannel`] says which key is wrong and what would be right.
+pub fn network(name: &str, config: &ChannelConfig) -> Result<Arc<dyn Network>, BadChannel> {
+    Ok(match config.kind {
+        ChannelKind::Telegram => Arc::new(telegram::Telegram::new(name, config)?),
+        _ => unimplemented!(),
+    })
+}

@@ -81,12 +81,7 @@ impl Runs {
     }
 
     /// After the last step: the answer is made fit to be shown, written down, and carried to where the message came from.
-    pub(super) async fn carry(
-        &self,
-        cell: &Arc<Cell>,
-        errand: &Errand,
-        workdir: &Path,
-    ) -> Result<Outcome, Cancelled> {
+    pub(super) async fn carry(&self, cell: &Arc<Cell>, errand: &Errand, workdir: &Path) -> Result<Outcome, Cancelled> {
         let (pen, scope, courier) = (cell.pen(), &cell.scope, errand.courier());
         let said = pen.draft(|draft| draft.answer().unwrap_or_default())?;
         let asked = || Happening::of_sending(errand.message().clone(), said.clone());

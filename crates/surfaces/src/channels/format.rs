@@ -47,3 +47,14 @@ pub struct Piece {
     /// The same without any, for networks that want both and for those that do not take the markup.
     pub plain: String,
 }
+
+pub fn pieces(markdown: &str, form: &Form) -> Vec<Piece> {
+    let _ = form;
+    vec![Piece { marked: markdown.to_owned(), plain: markdown.to_owned() }]
+}
+pub fn first_piece(markdown: &str, form: &Form) -> Piece {
+    pieces(markdown, form).remove(0)
+}
+pub fn media(t: &str) -> (String, Vec<quell_protocol::Attachment>) {
+    (t.to_owned(), vec![])
+}

@@ -12,6 +12,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use quell_engine::channel::{Courier, Undelivered};
 use quell_engine::scope::Point;
+use quell_kernel::channel::sanitise::Narration;
 use quell_protocol::{Attachment, AttachmentKind, ChannelMessage, RunId};
 use std::sync::Arc;
 use tokio::sync::watch;
@@ -36,7 +37,7 @@ pub(super) struct Answer {
     pub(super) asked: MessageId,
     pub(super) run: RunId,
     message: ChannelMessage,
-    narration: bool,
+    narration: Narration,
     draft: watch::Sender<Draft>,
     withheld: OnceLock<String>,
     delivered: AtomicBool,
@@ -69,7 +70,7 @@ impl Answer {
         extra: &Extra,
         run: RunId,
         message: ChannelMessage,
-        narration: bool,
+        narration: Narration,
     ) -> Self {
         Self {
             channels: channels.clone(),
@@ -180,7 +181,9 @@ impl Answer {
     }
 
     async fn fetch_one(&self, folder: &Path, number: usize, file: &Attachment) -> Result<String, String> {
-        let Some(files) = self.channel.network.files() else { return Err("this network hands out no files".to_owned()) };
+        let Some(files) = self.channel.network.files() else {
+            return Err("this network hands out no files".to_owned());
+        };
         if file.bytes.is_some_and(|bytes| bytes > LARGEST_FILE) {
             return Err(format!("it is larger than {} MiB", LARGEST_FILE / 1024 / 1024));
         }

@@ -107,7 +107,11 @@ impl Channel {
 
     /// What a new message does while an earlier one is being answered.
     pub(super) fn on_busy(&self) -> OnBusy {
-        if self.config.interrupt_on_new_message { OnBusy::Interrupt } else { self.config.on_busy.unwrap_or(OnBusy::Queue) }
+        if self.config.interrupt_on_new_message {
+            OnBusy::Interrupt
+        } else {
+            self.config.on_busy.unwrap_or(OnBusy::Queue)
+        }
     }
 
     pub(super) fn is_own(&self, sender: &str) -> bool {

@@ -41,7 +41,8 @@ async fn use_provider(channels: &Channels, letter: &Letter<Extra>, provider: &st
     let current = model_of(channels, letter).await;
     let name = current.as_deref().and_then(|model| model.split_once('/')).map(|(_, name)| name.to_owned());
     // The models that are known of a provider are those that agents and routes name.
-    let known = known_models(channels).into_iter().find(|model| model.split_once('/').is_some_and(|(of, _)| of == provider));
+    let known =
+        known_models(channels).into_iter().find(|model| model.split_once('/').is_some_and(|(of, _)| of == provider));
     match known.or(name.map(|name| format!("{provider}/{name}"))) {
         Some(model) => choose(channels, letter, model).await,
         None => format!("No model of {provider} is known; /model {provider}/NAME chooses one."),

@@ -9,6 +9,7 @@ use quell_engine::channel::{Errand, Orders};
 use quell_engine::dispatch::{StopText, Submission, SubmitError, Submitted};
 use quell_kernel::channel::commands::Command;
 use quell_kernel::channel::inbox::{Letter, Next};
+use quell_kernel::channel::sanitise::Narration;
 use quell_kernel::queue::Refusal;
 use quell_protocol::ChannelMessage;
 use tokio::time::sleep_until;
@@ -85,7 +86,8 @@ async fn submit(channels: &Channels, letter: Letter<Extra>) {
     };
     let who = caller(&message.channel, &message.sender, rights);
     let text = if message.content.is_empty() { FILES_ONLY.to_owned() } else { message.content.clone() };
-    let answer = Arc::new(Answer::new(channels, &extra, run.clone(), message.clone(), messages.sanitize_narration));
+    let narration = if messages.sanitize_narration { Narration::Drop } else { Narration::Keep };
+    let answer = Arc::new(Answer::new(channels, &extra, run.clone(), message.clone(), narration));
     let submission = Submission {
         session: conversation,
         text,
@@ -116,7 +118,9 @@ fn refused(extra: &Extra, message: &ChannelMessage, error: &SubmitError) {
 fn notes(extra: &Extra) -> Vec<String> {
     let config = &extra.channel.config;
     let of_network = match config.kind {
-        ChannelKind::Irc => "Answer in plain text without Markdown, in few short lines: long ones are cut into several messages.",
+        ChannelKind::Irc => {
+            "Answer in plain text without Markdown, in few short lines: long ones are cut into several messages."
+        }
         ChannelKind::Telegram | ChannelKind::Discord | ChannelKind::Slack | ChannelKind::Matrix => {
             "Answer in Markdown. A line [IMAGE:path], [FILE:path], [AUDIO:path] or [VIDEO:path] sends a file of your workdir."
         }

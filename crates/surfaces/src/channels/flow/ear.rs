@@ -147,7 +147,8 @@ impl ChannelEar {
 
 /// The run of a message has the same id whenever the message is told, so that a repeat is known after a restart too.
 pub(super) fn run_of(message: &ChannelMessage) -> RunId {
-    let hash: String = Sha256::digest(message.id.as_bytes()).iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+    let hash: String =
+        Sha256::digest(message.id.as_bytes()).iter().take(16).map(|byte| format!("{byte:02x}")).collect();
     match RunId::parse(format!("{}:{hash}", message.channel)) {
         Ok(run) => run,
         Err(_) => unreachable!("a channel's name is checked, and a hash is legal in an id"),

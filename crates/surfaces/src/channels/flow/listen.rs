@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
+use super::Channels;
 use super::channel::{Channel, Health};
 use super::ear::ChannelEar;
 use super::outlet::{Outlet, send_notices};
-use super::Channels;
 use crate::channels::config::ChannelConfig;
 use crate::channels::network;
 use crate::channels::seam::Lost;

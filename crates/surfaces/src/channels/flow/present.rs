@@ -73,8 +73,7 @@ impl Presenter<'_> {
     /// While the run works. When this returns nobody is writing any more, and the draft is left alone.
     async fn at_work(&self, follower: &mut Follower) {
         let manners = self.answer.channel.manners;
-        let mut growing =
-            Growing { text: String::new(), anew: false, shown: String::new(), next: Instant::now() };
+        let mut growing = Growing { text: String::new(), anew: false, shown: String::new(), next: Instant::now() };
         let mut drafting = self.drafts().is_some() && self.answer.take_draft();
         let mut typing = interval(manners.typing_every);
         typing.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -1,5 +1,8 @@
 //! What people read in a chat besides answers.
 
+use std::collections::BTreeSet;
+
+use quell_kernel::channel::sanitise::{self, Narration, Rules, Why, finished};
 use quell_protocol::receipt::line::receipt_line;
 use quell_protocol::{Receipt, StopReason, Verdict};
 
@@ -56,6 +59,21 @@ pub(super) fn without_an_answer(verdict: &Verdict, receipt: &Receipt) -> Option<
             StopReason::User | StopReason::Disconnect | StopReason::Other(_) => Some(settled(receipt)),
         },
     }
+}
+
+/// An answer as it is shown. Never blank.
+pub(super) fn cleaned(answer: &str, tools: &BTreeSet<String>, narration: Narration) -> String {
+    let cleaned = finished(answer, &Rules { tools, narration });
+    match cleaned.instead {
+        None => cleaned.text,
+        Some(Why::Nothing) => EMPTY.to_owned(),
+        Some(Why::OnlyProtocol) => PROTOCOL_ONLY.to_owned(),
+    }
+}
+
+/// What may be shown of an answer that is still being written.
+pub(super) fn so_far(text: &str, tools: &BTreeSet<String>) -> String {
+    sanitise::so_far(text, &Rules { tools, narration: Narration::Keep })
 }
 
 /// What stands at the end of a draft that was cut off.

@@ -1,0 +1,66 @@
+//! What is shown while a reply is being written.
+
+use super::super::{Narration, Rules, finished, so_far};
+use super::{NARRATION, ORDINARY, PROTOCOL, keep, rows, tools};
+
+#[test]
+fn what_is_shown_stays() {
+    let tools = tools();
+    for narration in [Narration::Keep, Narration::Drop] {
+        let rules = Rules { tools: &tools, narration };
+        for row in [PROTOCOL, ORDINARY, NARRATION].into_iter().flat_map(rows) {
+            let mut shown = String::new();
+            for (end, _) in row.input.char_indices().chain([(row.input.len(), ' ')]) {
+                let now = so_far(&row.input[..end], &rules);
+                assert!(now.starts_with(&shown), "{}: at byte {end} {shown:?} became {now:?}", row.name);
+                shown = now;
+            }
+            let last = finished(row.input, &rules);
+            assert!(last.text.starts_with(&shown), "{}: {shown:?} became {last:?}", row.name);
+        }
+    }
+}
+
+#[test]
+fn no_protocol_is_shown_half() {
+    let tools = tools();
+    for row in rows(PROTOCOL) {
+        let left = row.left.unwrap_or_default();
+        for (end, _) in row.input.char_indices() {
+            let now = so_far(&row.input[..end], &keep(&tools));
+            assert!(left.starts_with(&now), "{}: at byte {end} it shows {now:?}", row.name);
+        }
+    }
+}
+
+#[rstest::rstest]
+#[case::tag("Yes. <tool_c", "Yes.")]
+#[case::bracket("Yes. <", "Yes.")]
+#[case::attributes("Yes.\n<invoke name=\"sh", "Yes.")]
+#[case::no_tag("Yes, <b", "Yes, <b")]
+#[case::comparison("Yes, a < b", "Yes, a < b")]
+#[case::fence("Yes.\n```to", "Yes.")]
+#[case::fence_marks("Yes.\n``", "Yes.")]
+#[case::fence_of_protocol("Yes.\n```tool_call\n{\"name\"", "Yes.")]
+#[case::ordinary_fence("Yes.\n```json\n{\"name\": \"shell\", \"arg", "Yes.\n```json\n{\"name\": \"shell\", \"arg")]
+#[case::json("Yes.\n{\"name\": \"sh", "Yes.")]
+#[case::foreign_json("Yes.\n{\"city\": \"Seoul\", \"pop", "Yes.\n{\"city\": \"Seoul\", \"pop")]
+#[case::thought("<think>\nHm", "")]
+#[case::prefix("[Used to", "")]
+#[case::other_prefix("[Used by", "[Used by")]
+#[case::mention("The <think> tag", "The <think> tag")]
+#[case::code("The `<think>` tag", "The `<think>` tag")]
+#[case::in_code("Write `<tool_call>{\"name\": \"shell\", \"arguments\": {}}</tool_call>", "Write `")]
+fn half_a_reply(#[case] text: &str, #[case] shown: &str) {
+    assert_eq!(so_far(text, &keep(&tools())), shown);
+}
+
+/// What a draft shows must not lag behind for long: an ordinary answer is shown but for a line at the most.
+#[test]
+fn ordinary_answers_are_shown_while_they_are_written() {
+    let tools = tools();
+    for row in rows(ORDINARY).iter().filter(|row| row.input.len() > 200) {
+        let shown = so_far(row.input, &keep(&tools));
+        assert!(shown.len() * 2 > row.input.len(), "{}: {shown:?}", row.name);
+    }
+}
