@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -16,6 +17,8 @@ use quell_engine::llm::demo::{DemoModel, DemoScript};
 use quell_engine::llm::{ProviderConfig, ProviderKind};
 use quell_protocol::{Leftover, RunId};
 use quell_surfaces::Door;
+use quell_surfaces::channels::flow::Channels;
+use quell_surfaces::channels::settings::LiveSettings;
 use secrecy::ExposeSecret;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -46,7 +49,8 @@ async fn serve(mut loaded: Loaded, listen: Option<SocketAddr>) -> anyhow::Result
         tracing::warn!(%error, "other processes of this user can look into the daemon's memory");
     }
     let address = listen.unwrap_or(loaded.config.server.listen);
-    let served = open_doors(&engine, &loaded, address, &data_dir, metrics).await;
+    let channels = Channels::start(engine.clone(), LiveSettings::new(loaded.flow()), Arc::new(|| {}));
+    let served = open_doors((&engine, &channels), &loaded, address, &data_dir, metrics).await;
     let left = match &served {
         Ok(left) => left.as_slice(),
         // The doors were never open, or broke: nobody has closed the engine yet.
@@ -68,7 +72,7 @@ type Left = Vec<(RunId, Leftover)>;
 /// Listens, announces the address, and serves until a signal or another daemon that has the data now; then shuts the engine down and answers what it left. While that
 /// goes on the doors stay open: they refuse new work by name, still take a stop, and hand out what streams have to say.
 async fn open_doors(
-    engine: &Engine,
+    (engine, channels): (&Engine, &Channels),
     loaded: &Loaded,
     address: SocketAddr,
     data_dir: &Path,
@@ -79,6 +83,7 @@ async fn open_doors(
     })?;
     let address = listener.local_addr()?;
     let door = Door::new(engine.clone(), loaded.doors(), Some(metrics));
+    door.know_channels(channels.clone());
     let doors = quell_surfaces::router(door).into_make_service_with_connect_info::<SocketAddr>();
     let _told = AddressFile::write(data_dir, address).context("the address file cannot be written")?;
     let mut signals = Signals::listen().context("signals cannot be listened for")?;
@@ -95,7 +100,15 @@ async fn open_doors(
         () = signals.next() => {}
         () = engine.fenced() => tracing::error!("another quell has taken over the data directory: shutting down"),
     }
-    let (left, ()) = tokio::join!(stop_or_force(engine, &mut signals), close_doors(engine, server));
+    let last_words = async {
+        engine.closing().await;
+        tokio::time::sleep(DOORS_CLOSE).await;
+    };
+    let (left, (), ()) = tokio::join!(
+        stop_or_force(engine, &mut signals),
+        close_doors(engine, server),
+        channels.shut_down(last_words)
+    );
     Ok(left)
 }
 

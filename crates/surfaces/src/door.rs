@@ -1,6 +1,6 @@
 //! What all doors share: the engine, who may come in, and how many may stay.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use metrics_exporter_prometheus::PrometheusHandle;
@@ -8,6 +8,7 @@ use quell_engine::Engine;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::channels::flow::Channels;
 use crate::page::Pressed;
 
 /// `[server]` of the configuration, as far as the doors care.
@@ -37,6 +38,7 @@ struct Inner {
     streams: AtomicUsize,
     importing: AtomicBool,
     pressed: Pressed,
+    channels: OnceLock<Channels>,
 }
 
 impl Door {
@@ -50,7 +52,18 @@ impl Door {
             streams: AtomicUsize::new(0),
             importing: AtomicBool::new(false),
             pressed: Pressed::default(),
+            channels: OnceLock::new(),
         }))
+    }
+
+    /// From now on the doors know of the chat networks. The first ones stay.
+    pub fn know_channels(&self, channels: Channels) {
+        let _ = self.0.channels.set(channels);
+    }
+
+    /// The chat networks.
+    pub(crate) fn channels(&self) -> Option<&Channels> {
+        self.0.channels.get()
     }
 
     /// The engine.
