@@ -10,6 +10,7 @@ mod answers;
 mod anthropic;
 mod approvals;
 mod background;
+mod channels;
 mod chat;
 mod cli;
 mod compaction;

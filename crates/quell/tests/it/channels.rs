@@ -1,0 +1,41 @@
+//! Agents in chat networks, with the real binary, real HTTP to a scripted model, and networks of the testkit: what people write
+//! there, and what they see.
+
+mod telegram;
+
+use std::time::Duration;
+
+use quell_testkit::ScriptedModel;
+use quell_testkit::daemon::{Daemon, Home};
+
+use crate::cli::exe;
+
+/// How soon a model's socket is closed after a stop. The contract is 5 ms; a loaded machine gets more, and the bench measures.
+const CLOSED_WITHIN: Duration = Duration::from_millis(500);
+
+/// A model and a daemon with one channel.
+struct House {
+    model: ScriptedModel,
+    daemon: Daemon,
+}
+
+impl House {
+    /// With this `[channels.X]`, whose token is in `TOKEN`, and more of a configuration.
+    async fn open(channel: &str, token: &str) -> Self {
+        Self::with(channel, token, "").await
+    }
+
+    async fn with(channel: &str, token: &str, more: &str) -> Self {
+        let model = ScriptedModel::start().await;
+        let daemon = Home::new(&config(&model, channel, more)).env("TOKEN", token).start(exe()).await;
+        Self { model, daemon }
+    }
+}
+
+fn config(model: &ScriptedModel, channel: &str, more: &str) -> String {
+    format!(
+        "[providers.scripted]\nkind = \"openai\"\nbase_url = \"{}\"\nmax_retries = 0\n\
+         [agents.main]\nmodel = \"scripted/m\"\n{channel}\n{more}",
+        model.base_url()
+    )
+}
