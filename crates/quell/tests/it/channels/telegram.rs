@@ -1,6 +1,6 @@
 //! Telegram: drafts that grow, signs, stops from the chat, and what a restart leaves.
 
-use quell_testkit::model::{Behaviour, Script};
+use quell_testkit::model::{Behaviour, Stream};
 use quell_testkit::networks::telegram::{FakeTelegram, Person, TOKEN};
 use serde_json::{Value, json};
 
@@ -31,7 +31,7 @@ fn signs(telegram: &FakeTelegram, message: i64) -> Vec<String> {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_grows_in_one_message_and_is_signed() {
     let (telegram, house) = open("").await;
-    house.model.script(Script::new().text("Good ").wait_for("more").text("**morning**"));
+    house.model.script(Stream::new().text("Good ").wait_for("more").text("**morning**"));
     let asked = telegram.say(CHAT, ANN, "hello");
     telegram.wait_for("the beginning", |it| it.bot_texts(CHAT).iter().any(|text| text.starts_with("Good"))).await;
     assert_eq!(signs(&telegram, asked), ["👀"]);
@@ -111,7 +111,7 @@ async fn a_stop_word_reaches_what_waits_and_nothing_else_is_said_of_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_new_message_interrupts_and_both_are_read_as_one() {
     let (telegram, house) = open("interrupt_on_new_message = true").await;
-    house.model.script(Script::new().hold_headers("never"));
+    house.model.script(Stream::new().hold_headers("never"));
     telegram.say(CHAT, ANN, "안녕");
     house.model.request(0).arrived().await;
     house.model.script(Behaviour::text("네"));
