@@ -113,7 +113,8 @@ fn flat_call(object: &Map<String, Value>, rules: &Rules<'_>) -> Option<Tool> {
 
 /// A definition has a schema where a call has arguments.
 fn is_schema(arguments: &Value) -> bool {
-    arguments.get("properties").is_some_and(Value::is_object) && arguments.get("type").is_some_and(|kind| kind == "object")
+    arguments.get("properties").is_some_and(Value::is_object)
+        && arguments.get("type").is_some_and(|kind| kind == "object")
 }
 
 fn has_only(object: &Map<String, Value>, allowed: &[&[&str]]) -> bool {

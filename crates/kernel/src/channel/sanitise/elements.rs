@@ -36,7 +36,11 @@ impl<'a> Scan<'a> {
         count(self.text.len() - tag.end - rest.len());
         let is_spaced = rest.len() < self.text.len() - tag.end;
         let Some(first) = rest.chars().next() else {
-            return self.pending(if is_first { Judged::Cut(self.text.len(), When::Always, Left::Protocol) } else { text });
+            return self.pending(if is_first {
+                Judged::Cut(self.text.len(), When::Always, Left::Protocol)
+            } else {
+                text
+            });
         };
         let is_block = matches!(first, '\n' | '\r');
         if (is_spaced && first.is_ascii_lowercase()) || is_mention_mark(first) {

@@ -241,9 +241,9 @@ impl<'a> Reader<'a> {
         self.at += self.text.as_bytes()[from..].iter().take_while(|byte| word(byte)).count();
         let scalar = &self.text[from..self.at];
         let is_number = scalar.starts_with(|c: char| c == '-' || c.is_ascii_digit());
-        let is_word = ["true", "false", "null"].iter().any(|whole| {
-            *whole == scalar || (self.at == self.text.len() && whole.starts_with(scalar))
-        });
+        let is_word = ["true", "false", "null"]
+            .iter()
+            .any(|whole| *whole == scalar || (self.at == self.text.len() && whole.starts_with(scalar)));
         if !is_number && !is_word {
             return Err(End::Broken(from));
         }

@@ -54,9 +54,9 @@ fn behind(text: &str) -> &str {
 
 fn is_narration(line: &str) -> bool {
     let line = plain(line);
-    BEGINNINGS.iter().any(|beginning| {
-        line.strip_prefix(beginning).is_some_and(|rest| !rest.starts_with(char::is_alphanumeric))
-    })
+    BEGINNINGS
+        .iter()
+        .any(|beginning| line.strip_prefix(beginning).is_some_and(|rest| !rest.starts_with(char::is_alphanumeric)))
 }
 
 /// The beginning of a line as the table writes it.

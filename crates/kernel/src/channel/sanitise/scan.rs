@@ -205,7 +205,9 @@ impl Scan<'_> {
                 self.at += 1;
             }
             Some(b'{' | b'[') if self.opens_line(start) && self.left != Left::Text => self.bracket(),
-            Some(b'\\') if matches!(self.byte(start + 1), Some(b'`' | b'<')) => self.apply(start, Judged::Text(start + 2)),
+            Some(b'\\') if matches!(self.byte(start + 1), Some(b'`' | b'<')) => {
+                self.apply(start, Judged::Text(start + 2))
+            }
             Some(b'`') => self.backticks(),
             Some(b'<') => self.tag(),
             _ => {

@@ -119,7 +119,9 @@ fn attributes<'a>(text: &'a str, from: usize, tag: impl Fn(&'a str, usize) -> Ta
 fn can_become_name(written: &str) -> bool {
     let is_start = |name: &str| NAMES.iter().any(|(whole, _)| whole.starts_with(name));
     is_start(written)
-        || NAMESPACES.iter().any(|space| space.starts_with(written) || written.strip_prefix(space).is_some_and(is_start))
+        || NAMESPACES
+            .iter()
+            .any(|space| space.starts_with(written) || written.strip_prefix(space).is_some_and(is_start))
 }
 
 /// Where the closing tags of a text are, by name. Made in one pass; asked from left to right, so that all questions together

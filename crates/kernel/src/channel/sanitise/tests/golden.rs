@@ -8,10 +8,8 @@ use super::{NARRATION, ORDINARY, PROTOCOL, Row, keep, rows, tools};
 fn check(rows: &[Row], rules: &Rules<'_>) {
     let mut wrong = Vec::new();
     for Row { name, input, left } in rows {
-        let expected = Cleaned {
-            text: left.unwrap_or_default().to_owned(),
-            instead: left.is_none().then_some(Why::OnlyProtocol),
-        };
+        let expected =
+            Cleaned { text: left.unwrap_or_default().to_owned(), instead: left.is_none().then_some(Why::OnlyProtocol) };
         let cleaned = finished(input, rules);
         if cleaned != expected {
             wrong.push(format!("{name}:\n{input}\nexpected {expected:?}\ngot      {cleaned:?}"));
