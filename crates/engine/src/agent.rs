@@ -247,7 +247,7 @@ impl Job<'_> {
         let prompt = |draft: &_| {
             let (model, draft) = (self.agent.model.name(), self.shown_draft(draft, allowance));
             let (system, preamble) = (self.agent.system.as_str(), self.preamble.as_deref());
-            let prompt = Prompt { model, system, turns: self.history, draft: Some(&draft), preamble, sight: quell_kernel::view::Sight::Blind };
+            let prompt = Prompt { model, system, turns: self.history, draft: Some(&draft), preamble };
             self.agent.model.conversation(&prompt)
         };
         let conversation = self.pen.draft(prompt)?;

@@ -114,7 +114,8 @@ impl Job<'_> {
             system: SYSTEM,
             turns: old,
             draft: Some(&request),
-            preamble: None, sight: quell_kernel::view::Sight::Blind };
+            preamble: None,
+        };
         let conversation = self.agent.model.conversation(&prompt);
         // waits: for servers that start, with the scope.
         let tools = self.offered_tools().await?;
