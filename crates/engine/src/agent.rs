@@ -8,6 +8,7 @@ mod approve;
 mod compact;
 mod config;
 mod delegate;
+mod pictures;
 mod remember;
 mod society;
 
@@ -22,7 +23,6 @@ use quell_kernel::registry::Phase;
 use quell_kernel::run::Outcome;
 use quell_kernel::spend::DailyLimit;
 use quell_kernel::turn::{CallResult, ToolCall, Turn};
-use quell_kernel::view::Prompt;
 use quell_protocol::{AgentId, CallEnd, CallId, RunId, SessionKey, StopReason, ToolOutputStream, Usage};
 use tokio::time::Instant;
 
@@ -41,6 +41,7 @@ use answer::{Answered, failed, invalid_arguments};
 use compact::{Allowance, Room, Wanted};
 pub use config::{AgentConfig, Limits, NO_THINKING, Thinking};
 pub use delegate::{Child, ChildOrder, ChildPlace, report_of};
+pub use pictures::Gallery;
 pub use society::{
     BadAgent, BadSociety, Changes, Kept, Materials, Plan, RESERVED, Roll, Society, Stale, Stays, Unwelcome, tree_of,
 };
@@ -155,6 +156,8 @@ pub struct Job<'a> {
     pub delegation: Arc<[ToolSpec]>,
     /// What the model reads before the message in each step of this run, and no turn holds.
     pub preamble: Option<String>,
+    /// The pictures that it has looked for.
+    pub gallery: Gallery,
     /// Its use of MCP servers.
     pub visit: Visit,
     /// Its scope.
@@ -219,6 +222,8 @@ impl Job<'_> {
     /// One model call of a step. A conversation that is too long is made shorter first, and once more when the provider says
     /// so.
     async fn ask_model(&self) -> Result<Answered, Cancelled> {
+        // waits: for files, with the scope, in `pictures`.
+        self.look().await?;
         // waits: the model is called with the scope, in `compact`.
         if let Room::Failed(problem) = self.make_room(Wanted::Window).await? {
             // How full the window is was an estimate, so the model itself may find room.
@@ -244,13 +249,9 @@ impl Job<'_> {
     }
 
     async fn call_model(&self, allowance: Allowance) -> Result<Result<ModelAnswer, ModelError>, Cancelled> {
-        let prompt = |draft: &_| {
-            let (model, draft) = (self.agent.model.name(), self.shown_draft(draft, allowance));
-            let (system, preamble) = (self.agent.system.as_str(), self.preamble.as_deref());
-            let prompt = Prompt { model, system, turns: self.history, draft: Some(&draft), preamble };
-            self.agent.model.conversation(&prompt)
-        };
-        let conversation = self.pen.draft(prompt)?;
+        // Spelled outside of the cell, which a stop needs: with pictures that takes its time.
+        let draft = self.pen.draft(|draft| self.shown_draft(draft, allowance).into_owned())?;
+        let conversation = self.spell(&self.agent.system, self.history, &draft, self.preamble.as_deref());
         // waits: the scope goes with it, in `offered_tools`.
         let tools = self.offered_tools().await?;
         self.scope.check(Point::ContextBuilt)?;

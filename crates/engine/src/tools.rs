@@ -9,6 +9,7 @@ mod confine;
 mod edit;
 mod fetch;
 mod list;
+mod picture;
 mod process;
 mod read;
 mod replace;
@@ -38,6 +39,7 @@ use arguments::Arguments;
 use background::{Background, Owner};
 pub use fetch::FetchSettings;
 use fetch::Fetcher;
+pub(crate) use picture::picture;
 
 /// What a call works with, lent by the run that makes it.
 pub struct Workbench<'a> {

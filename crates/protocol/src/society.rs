@@ -46,6 +46,9 @@ pub struct NewAgent {
     /// Tokens of each answer that may go into thinking.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub thinking_tokens: Option<u32>,
+    /// Whether the model sees pictures.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vision: Option<bool>,
     /// Language of answers, such as `en-US`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub language: Option<String>,
@@ -131,6 +134,7 @@ impl NewAgent {
             window_tokens: None,
             thinking: None,
             thinking_tokens: None,
+            vision: None,
             language: None,
             workdir: None,
             partial: None,

@@ -183,6 +183,13 @@ fn legal_tool_name(name: &str) -> bool {
     (1..=64).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'))
 }
 
+/// True for data in base64, which is never empty.
+fn is_base64(text: &str) -> bool {
+    let body = text.trim_end_matches('=');
+    let legal = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'+' || byte == b'/';
+    !body.is_empty() && text.len().is_multiple_of(4) && text.len() - body.len() <= 2 && body.bytes().all(legal)
+}
+
 fn blank(text: &str) -> bool {
     text.trim().is_empty()
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use quell_kernel::registry::Phase;
 use quell_kernel::turn::{Compaction, Turn, TurnDraft, blank, readable, turns_to_summarise};
-use quell_kernel::view::{self, Prompt};
+use quell_kernel::view;
 use quell_protocol::Usage;
 
 use super::Job;
@@ -109,14 +109,7 @@ impl Job<'_> {
             None => INSTRUCTION.to_owned(),
         };
         let request = TurnDraft::new(self.run.clone(), instruction);
-        let prompt = Prompt {
-            model: self.agent.model.name(),
-            system: SYSTEM,
-            turns: old,
-            draft: Some(&request),
-            preamble: None,
-        };
-        let conversation = self.agent.model.conversation(&prompt);
+        let conversation = self.spell(SYSTEM, old, &request, None);
         // waits: for servers that start, with the scope.
         let tools = self.offered_tools().await?;
         let request = ModelRequest {

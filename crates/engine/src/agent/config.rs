@@ -51,6 +51,8 @@ pub struct AgentConfig {
     /// Tokens of each answer that may go into thinking, at least 1024 and fewer than `max_tokens`; only for models of
     /// providers of kind `anthropic`. No thinking is asked for without it.
     pub thinking_tokens: Option<u32>,
+    /// Whether the model sees pictures: those in the messages of users then go to it; else they leave the text.
+    pub vision: bool,
     /// Language of answers, such as `en-US`; the model's choice without it.
     pub language: Option<String>,
     /// Where its tools work; else `work/AGENT` in the data directory.
@@ -148,6 +150,7 @@ impl Default for AgentConfig {
             window_tokens: 128_000,
             thinking: None,
             thinking_tokens: None,
+            vision: false,
             language: None,
             workdir: None,
             partial: PartialPolicy::Discard,

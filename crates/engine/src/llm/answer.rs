@@ -1,6 +1,7 @@
 //! An answer while it comes in: the sum of what arrived, told to the sink piece by piece. The same for every dialect.
 
 use quell_kernel::turn::{Block, Message, Thinking};
+use quell_kernel::view::Shown;
 use quell_protocol::Usage;
 use serde::{Deserialize, Deserializer};
 
@@ -13,6 +14,8 @@ const MAX_ANSWER_BYTES: usize = 16 * 1024 * 1024;
 
 /// The usual rule of thumb where nobody counts.
 const CHARS_PER_TOKEN: u64 = 4;
+/// What a large picture costs: "Image tokens" of Anthropic's documentation on vision.
+const TOKENS_PER_PICTURE: u64 = 1600;
 
 /// What is wrong with what came.
 #[derive(Debug, PartialEq, Eq)]
@@ -168,6 +171,14 @@ fn is_empty(thinking: &Thinking) -> bool {
 /// About how many tokens a text has.
 pub(super) fn estimate(text: &str) -> u64 {
     u64::try_from(text.chars().count()).unwrap_or(u64::MAX).div_ceil(CHARS_PER_TOKEN)
+}
+
+/// About how many tokens a body has of which so much is pictures: their data is no text.
+pub(super) fn estimate_with(body: &str, pictures: Shown) -> u64 {
+    let number = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
+    let data = number(pictures.bytes) / CHARS_PER_TOKEN;
+    let seen = number(pictures.count).saturating_mul(TOKENS_PER_PICTURE);
+    estimate(body).saturating_sub(data).saturating_add(seen)
 }
 
 /// Servers send `null` where they mean that there is nothing.

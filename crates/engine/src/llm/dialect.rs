@@ -2,7 +2,7 @@
 
 use std::slice;
 
-use quell_kernel::view::{self, Prompt};
+use quell_kernel::view::{self, Prompt, Shown};
 use reqwest::Url;
 use reqwest::header::{AUTHORIZATION, HeaderName, HeaderValue};
 use secrecy::{ExposeSecret, SecretString};
@@ -25,11 +25,13 @@ pub(super) enum Dialect {
 
 /// A conversation as one dialect spells it. It goes to a model of that dialect only: see
 /// [`Model::conversation`](super::Model::conversation).
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Conversation {
     /// The prompt, where the dialect keeps it apart from the messages; else empty.
     pub(super) system: String,
     pub(super) messages: Vec<Value>,
+    /// What of it is pictures.
+    pub(super) pictures: Shown,
 }
 
 impl Dialect {
@@ -41,11 +43,12 @@ impl Dialect {
     }
 
     pub(super) fn conversation(self, prompt: &Prompt<'_>) -> Conversation {
+        let pictures = view::shown(prompt.turns, prompt.draft, prompt.sight);
         match self {
-            Self::Openai => Conversation { system: String::new(), messages: view::openai::messages(prompt) },
+            Self::Openai => Conversation { system: String::new(), messages: view::openai::messages(prompt), pictures },
             Self::Anthropic => {
                 let view::anthropic::Request { system, messages } = view::anthropic::request(prompt);
-                Conversation { system, messages }
+                Conversation { system, messages, pictures }
             }
         }
     }

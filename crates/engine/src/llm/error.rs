@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use quell_kernel::turn::VISION;
+
 use crate::scope::Cancelled;
 
 /// Why there is no complete answer.
@@ -59,6 +61,17 @@ pub enum ModelError {
         /// What is wrong with it.
         problem: String,
     },
+    /// The model, or its provider, did not take the pictures of the request.
+    #[error(
+        "provider `{provider}` did not take the pictures of this conversation: {message}; send the message without them, or \
+             set vision = false for the agent when its model sees none"
+    )]
+    Vision {
+        /// Who refused.
+        provider: String,
+        /// The provider's own words, without secrets.
+        message: String,
+    },
     /// The conversation is longer than the model takes.
     #[error("the conversation is too long for the model: {message}")]
     ContextOverflow {
@@ -90,6 +103,7 @@ impl ModelError {
             Self::TimedOut { .. } => "timed_out",
             Self::Truncated { .. } => "truncated",
             Self::BadStream { .. } => "bad_stream",
+            Self::Vision { .. } => VISION,
             Self::ContextOverflow { .. } => "context_overflow",
         }
     }

@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use jiff::Timestamp;
+use quell_kernel::view::Shown;
 use quell_protocol::{ResourceKind, Usage};
 use reqwest::Response;
 use reqwest::header::CONTENT_TYPE;
 use tokio::time::{sleep, timeout};
 
-use super::answer::{Partial, estimate};
+use super::answer::{Partial, estimate_with};
 use super::error::{ModelError, Wait};
 use super::failure::{Again, Failure};
 use super::provider::Provider;
@@ -64,11 +65,12 @@ impl<'a> Exchange<'a> {
         request: &ModelRequest<'_>,
         sink: &mut dyn ModelSink,
     ) -> Result<ModelAnswer, ModelError> {
-        let mut progress = Progress::new(self.body(request)?);
+        let mut progress = Progress::new(self.body(request)?, request.conversation.pictures);
         let mut number = 1;
         loop {
             let failure = match self.attempt(number, &mut progress, sink).await {
                 Ok(()) => return Ok(progress.partial.complete()),
+                Err(failure) if request.conversation.pictures.count > 0 => failure.of_pictures(),
                 Err(failure) => failure,
             };
             // An error that surfaces after the stop is part of the stop.
@@ -182,8 +184,8 @@ impl<'a> Exchange<'a> {
 }
 
 impl Progress {
-    fn new(body: String) -> Self {
-        let input_tokens = estimate(&body);
+    fn new(body: String, pictures: Shown) -> Self {
+        let input_tokens = estimate_with(&body, pictures);
         Self { body: Bytes::from(body), input_tokens, stage: Stage::Unsent, partial: Partial::default() }
     }
 

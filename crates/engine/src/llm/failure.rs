@@ -39,6 +39,16 @@ impl Failure {
     fn passing(error: ModelError) -> Self {
         Self { error, again: Again::After(None) }
     }
+
+    /// What the failure of a request that shows pictures means. One that they caused comes back as often as they are shown.
+    pub(super) fn of_pictures(self) -> Self {
+        match self.error {
+            ModelError::Rejected { provider, status, message, .. } if blames_pictures(status, &message) => {
+                Self::last(ModelError::Vision { provider, message })
+            }
+            error => Self { error, ..self },
+        }
+    }
 }
 
 impl From<Cancelled> for Failure {
@@ -118,6 +128,18 @@ impl Provider {
 
     fn timed_out(&self, what: Wait, after: Duration) -> ModelError {
         ModelError::TimedOut { provider: self.name.clone(), what, after }
+    }
+}
+
+/// True when a refusal names pictures. Where the status could mean much else, it has to say that they are not supported: OpenRouter
+/// answers 404 when no model takes them, llama.cpp 500.
+fn blames_pictures(status: Option<u16>, message: &str) -> bool {
+    let words = message.to_lowercase();
+    let names = ["image", "vision", "picture", "multimodal", "multi-modal"].iter().any(|word| words.contains(word));
+    match status {
+        None | Some(400 | 413 | 415 | 422) => names,
+        Some(404 | 500..=599) => names && words.contains("support"),
+        Some(_) => false,
     }
 }
 

@@ -92,6 +92,7 @@ impl Bench {
             conversation: Conversation {
                 system: String::new(),
                 messages: vec![json!({"role": "user", "content": "hi"})],
+                ..Conversation::default()
             },
             thinking: None,
             tools: Vec::new(),

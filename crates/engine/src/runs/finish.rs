@@ -13,7 +13,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
 use super::{Runs, errand};
-use crate::agent::{Agent, Job, Reins};
+use crate::agent::{Agent, Gallery, Job, Reins};
 use crate::cell::{Acceptance, Cell, Progress};
 use crate::mcp::Endpoint;
 use crate::scope::{Cancelled, Held};
@@ -145,7 +145,8 @@ impl Runs {
             let visit = workshop.mcp.visit(agent.visitor(run, &cell.run.session, endpoint));
             let delegation = workshop.society.delegation();
             let history = &history;
-            let job = Job { run, agent, workshop, history, delegation, preamble, visit, scope, pen, reins };
+            let gallery = Gallery::default();
+            let job = Job { run, agent, workshop, history, delegation, preamble, gallery, visit, scope, pen, reins };
             match (job.work().await?, errand) {
                 // waits: raced there.
                 (Outcome::Completed, Some(errand)) => self.carry(cell, errand, &agent.workdir).await,

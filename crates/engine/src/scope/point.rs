@@ -20,6 +20,8 @@ pub enum Point {
     BeforeStep,
     /// The step's context is built, the model not yet called.
     ContextBuilt,
+    /// Pictures are being read for a model that sees them.
+    Pictures,
     /// Older turns may have to be summarised, or have just been.
     Compaction,
     /// Connecting to the model, sending, waiting for headers.
@@ -71,6 +73,7 @@ impl Point {
         Self::Recall,
         Self::Remember,
         Self::BeforeStep,
+        Self::Pictures,
         Self::Compaction,
         Self::ContextBuilt,
         Self::ModelSend,

@@ -18,7 +18,7 @@ const GIVE_WAY: usize = 5;
 
 /// Stands for a message that was pictures alone, before a model that reads text.
 const BLIND: &str = "(a picture, which this model cannot see)";
-/// Stands for a picture that newer ones have displaced, or that a model did not take.
+/// Stands for a picture that newer ones have displaced, that a model did not take, or that nobody looked for.
 const PAST: &str = "(a picture stood here; it is not shown any more)";
 
 /// Whether the reader of a prompt sees pictures.
@@ -143,7 +143,7 @@ pub(super) fn with_pictures<'a>(text: &str, pictures: &'a Pictures, past: &mut u
                 (Some(Ok(picture)), _) => parts.show(Part::Picture(picture)),
                 (Some(Err(unseen)), _) => parts.text.push_str(unseen.words()),
                 (None, Source::Url(url)) => parts.show(Part::Url(url.to_owned())),
-                (None, _) => parts.text.push_str(Unseen::Gone.words()),
+                (None, _) => parts.text.push_str(PAST),
             },
         }
     }

@@ -163,6 +163,12 @@ fn block(findings: &mut Findings, block: &Value, kinds: &[&str], place: &str) {
         "redacted_thinking" if text("data").is_none() => {
             findings.add(Rule::UnsignedThinking, place, "has no data");
         }
+        "image" => {
+            findings.unknown_fields(object, &["type", "source", "cache_control"], place);
+            if !object.get("source").is_some_and(is_picture) {
+                findings.add(Rule::ContentType, place, "is a picture that is neither data of a known kind nor a URL");
+            }
+        }
         "tool_use" => {
             findings.unknown_fields(object, &["type", "id", "name", "input", "cache_control"], place);
             if !text("name").is_some_and(legal_tool_name) {
@@ -179,6 +185,19 @@ fn block(findings: &mut Findings, block: &Value, kinds: &[&str], place: &str) {
             }
         }
         _ => {}
+    }
+}
+
+fn is_picture(source: &Value) -> bool {
+    let field = |name: &str| source.get(name).and_then(Value::as_str).unwrap_or_default();
+    let fields = source.as_object().map_or(0, Map::len);
+    match field("type") {
+        "base64" => {
+            let known = matches!(field("media_type"), "image/jpeg" | "image/png" | "image/gif" | "image/webp");
+            known && fields == 3 && super::is_base64(field("data"))
+        }
+        "url" => fields == 2 && field("url").starts_with("https://"),
+        _ => false,
     }
 }
 

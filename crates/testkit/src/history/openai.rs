@@ -134,10 +134,23 @@ fn content_parts(findings: &mut Findings, parts: &[Value], place: &str, kinds: &
         let kind = part.get("type").and_then(Value::as_str).unwrap_or_default();
         if !kinds.contains(&kind) || part.get(kind).is_none() {
             findings.add(Rule::ContentType, place, format!("{kind:?} is no part of this role, or is not filled"));
+        } else if kind == "image_url" && !is_picture(part) {
+            findings.add(Rule::ContentType, place, "is a picture that is neither data of a known kind nor a URL");
         } else if kind == "text" && part.get("text").and_then(Value::as_str).is_none_or(blank) {
             findings.add(Rule::EmptyText, place, "says nothing");
         }
     }
+}
+
+/// A `data:` URL of one of the four kinds that the API takes, or a URL of the web, and no field besides.
+fn is_picture(part: &Value) -> bool {
+    let url = part.pointer("/image_url/url").and_then(Value::as_str).unwrap_or_default();
+    let known =
+        part.as_object().is_some_and(|part| part.keys().all(|key| matches!(key.as_str(), "type" | "image_url")));
+    let kinds =
+        ["data:image/png;base64,", "data:image/jpeg;base64,", "data:image/gif;base64,", "data:image/webp;base64,"];
+    let data = kinds.iter().find_map(|kind| url.strip_prefix(kind));
+    known && (url.starts_with("https://") || url.starts_with("http://") || data.is_some_and(super::is_base64))
 }
 
 /// A command may have printed nothing, so the text of a result may be empty; but a text it is.

@@ -46,7 +46,7 @@ async fn ask(demo: &DemoModel, messages: &[Value], ear: &mut Ear) -> Result<Mode
     let request = ModelRequest {
         run: &RunId::parse("r").unwrap(),
         agent: &AgentId::parse("main").unwrap(),
-        conversation: &crate::llm::Conversation { system: String::new(), messages: messages.to_vec() },
+        conversation: &crate::llm::Conversation { messages: messages.to_vec(), ..Default::default() },
         tools: &[shell],
         temperature: None,
         max_tokens: None,

@@ -81,6 +81,71 @@ async fn too_long_a_conversation_is_told_from_other_refusals() {
     }
 }
 
+#[rstest]
+#[case::openai("400 Bad Request", r#"{"error":{"message":"Invalid image data.","code":"invalid_image"}}"#, true)]
+#[case::anthropic(
+    "400 Bad Request",
+    r#"{"type":"error","error":{"type":"invalid_request_error","message":"Could not process image"}}"#,
+    true
+)]
+#[case::vllm("400 Bad Request", r#"{"message":"m/1 is not a multimodal model","code":400}"#, true)]
+#[case::openrouter(
+    "404 Not Found",
+    r#"{"error":{"message":"No endpoints found that support image input","code":404}}"#,
+    true
+)]
+#[case::llama_cpp(
+    "500 Internal Server Error",
+    r#"{"error":{"code":500,"message":"image input is not supported - hint: mmproj"}}"#,
+    true
+)]
+#[case::another_reason("400 Bad Request", r#"{"error":{"message":"max_tokens is too large"}}"#, false)]
+#[case::no_such_model("404 Not Found", r#"{"error":{"message":"the model vision-1 does not exist"}}"#, false)]
+#[case::no_right("403 Forbidden", r#"{"error":{"message":"no images for you"}}"#, false)]
+#[tokio::test]
+async fn a_refusal_of_pictures_is_told_from_others_and_stays(
+    #[case] status: &str,
+    #[case] body: &str,
+    #[case] of_pictures: bool,
+) {
+    let fake = Fake::start(vec![plain(status, "", body); 2]).await;
+    let mut bench = Bench::with(fake.base_url(), |config| config.max_retries = 0);
+    let error = bench.call(&mut Recorder::default()).await.unwrap_err();
+    assert!(matches!(error, ModelError::Rejected { .. }), "nothing was shown: {error:?}");
+    bench.conversation.pictures.count = 1;
+    let error = bench.call(&mut Recorder::default()).await.unwrap_err();
+    assert_eq!(error.code() == "vision", of_pictures, "{error:?}");
+}
+
+#[tokio::test]
+async fn a_refusal_of_pictures_is_not_tried_again_even_where_others_are() {
+    let refusal = plain(SERVER_ERROR, "", r#"{"error":{"message":"image input is not supported"}}"#);
+    let stream = vec![stream_head(), event(r#"{"error":{"message":"no vision here"}}"#), Step::Close];
+    let fake = Fake::start(vec![refusal, stream]).await;
+    let mut bench = Bench::new(fake.base_url());
+    bench.conversation.pictures.count = 1;
+    for words in ["image input is not supported", "no vision here"] {
+        let mut sink = Recorder::default();
+        let error = bench.call(&mut sink).await.unwrap_err();
+        assert_eq!(error, ModelError::Vision { provider: "p".to_owned(), message: words.to_owned() });
+        assert!(sink.retries.is_empty() && error.to_string().contains("vision = false"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn the_data_of_pictures_is_not_counted_as_text() {
+    let fake = Fake::start(vec![word("ok"), word("ok")]).await;
+    let mut bench = Bench::new(fake.base_url());
+    let data = "A".repeat(4_000_000);
+    let mut sink = Recorder::default();
+    bench.call(&mut sink).await.unwrap();
+    bench.conversation.messages = vec![json!({"role": "user", "content": data})];
+    bench.conversation.pictures = quell_kernel::view::Shown { count: 2, bytes: data.len() };
+    bench.call(&mut sink).await.unwrap();
+    let [text, pictures] = sink.inputs[..] else { panic!("{:?}", sink.inputs) };
+    assert!((text + 3200).abs_diff(pictures) < 10, "{text} {pictures}");
+}
+
 #[tokio::test]
 async fn a_key_that_the_server_echoes_is_in_no_error() {
     let body = r#"{"error":{"message":"bad key sk-hunter-2 or blue-hunter"}}"#;

@@ -86,7 +86,7 @@ fn a_url_goes_to_the_provider_as_it_is() {
 
 #[rstest]
 #[case::gone("see [IMAGE:/gone]!", "see (a picture stood here; it cannot be read any more)!")]
-#[case::not_looked_for("[IMAGE:/nobody]", "(a picture stood here; it cannot be read any more)")]
+#[case::not_looked_for("[IMAGE:/nobody]", "(a picture stood here; it is not shown any more)")]
 #[case::no_marker("  as written \n", "  as written \n")]
 #[case::blank(" \n", NO_TEXT)]
 fn what_cannot_be_shown_is_a_word_in_its_place(#[case] text: &str, #[case] read: &str) {

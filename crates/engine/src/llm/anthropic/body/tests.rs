@@ -18,7 +18,7 @@ fn sent_in(
     (temperature, max_tokens): (Option<f64>, Option<u32>),
     thinking: Option<ThinkingMode>,
 ) -> Value {
-    let conversation = Conversation { system: "Be brief.".to_owned(), messages };
+    let conversation = Conversation { system: "Be brief.".to_owned(), messages, ..Conversation::default() };
     let (run, agent) = (RunId::parse("r").unwrap(), AgentId::parse("main").unwrap());
     let parameters = json!({"type": "object"});
     let shell =
