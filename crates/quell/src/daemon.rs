@@ -104,11 +104,8 @@ async fn open_doors(
         engine.closing().await;
         tokio::time::sleep(DOORS_CLOSE).await;
     };
-    let (left, (), ()) = tokio::join!(
-        stop_or_force(engine, &mut signals),
-        close_doors(engine, server),
-        channels.shut_down(last_words)
-    );
+    let (left, (), ()) =
+        tokio::join!(stop_or_force(engine, &mut signals), close_doors(engine, server), channels.shut_down(last_words));
     Ok(left)
 }
 

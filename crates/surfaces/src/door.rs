@@ -1,7 +1,7 @@
 //! What all doors share: the engine, who may come in, and how many may stay.
 
-use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use metrics_exporter_prometheus::PrometheusHandle;
 use quell_engine::Engine;

@@ -28,6 +28,7 @@ mod node;
 mod openclaw;
 mod operations;
 mod page;
+mod pictures;
 mod processes;
 mod race;
 mod races;

@@ -14,7 +14,7 @@ use tokio::io::AsyncReadExt;
 
 use super::scene::Scene;
 use super::strike::{Mode, strike};
-use super::summary::{a_long_story, it_is_summarised, the_summary_is_left};
+use super::summary::{a_long_story, a_picture_before, it_is_summarised, the_summary_is_left};
 use crate::harness::{PATIENCE, alice, message_as, run_id};
 
 pub(super) type Doing<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
@@ -225,7 +225,7 @@ fn at_the_end() -> Vec<Case> {
 fn points() -> Vec<Case> {
     let nth = |point: &Point| match point {
         // Once when it is entered and once when its thread is at work.
-        Point::Blocking | Point::ModelStream | Point::ProcessWait | Point::Compaction => vec![1, 2],
+        Point::Blocking | Point::Pictures | Point::ModelStream | Point::ProcessWait | Point::Compaction => vec![1, 2],
         // The second time is the other agent's.
         Point::BeforeStep | Point::ContextBuilt | Point::AfterModel => vec![1, 2, 3],
         // The first process is its hook's.
@@ -247,6 +247,10 @@ fn points() -> Vec<Case> {
                     |scene| Box::pin(a_long_story(scene, Behaviour::text("A story."))),
                     Moment::At(point, nth),
                 )
+            },
+            Point::Pictures => Case {
+                agent: "seeing",
+                ..Case::new(&name, |scene| Box::pin(a_picture_before(scene)), Moment::At(point, nth))
             },
             Point::ProcessWait => Case::new(&name, wait_for_it, Moment::At(point, nth)),
             Point::Approval => Case { agent: "asking", ..Case::new(&name, ask_first, Moment::At(point, nth)) },

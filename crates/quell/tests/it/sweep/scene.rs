@@ -59,6 +59,9 @@ impl Site {
             let mut small = config.agents.get(&agent("main")).unwrap().clone();
             small.window_tokens = 400;
             config.agents.insert(agent("small"), small);
+            let mut seeing = config.agents.get(&agent("main")).unwrap().clone();
+            (seeing.vision, seeing.workdir) = (true, Some(config.data_dir.join("work").join("main")));
+            config.agents.insert(agent("seeing"), seeing);
             let mut asking = config.agents.get(&agent("main")).unwrap().clone();
             asking.approvals.insert("*".to_owned(), ApprovalPolicy::Ask);
             config.agents.insert(agent("asking"), asking);
@@ -69,7 +72,7 @@ impl Site {
                 starting.mcp = Some(vec![server.to_owned()]);
                 config.agents.insert(agent(name), starting);
             }
-            for main in ["main", "hole", "asking", "small"] {
+            for main in ["main", "hole", "asking", "small", "seeing"] {
                 config.agents.get_mut(&agent(main)).unwrap().mcp = Some(vec!["test".to_owned()]);
             }
             config.providers.insert("hole".to_owned(), provider(&hole.base_url()));
@@ -87,8 +90,9 @@ impl Site {
         Self { house, hole, mute, quiet, page, database: Mutex::new(database) }
     }
 
-    /// Files for the tools: a short one, and one whose search takes longer than any stop.
+    /// Files for the tools: a short one, and one whose search takes longer than any stop; and a picture.
     pub(super) fn lay_out(&self) {
+        std::fs::write(self.workdir().join("dot.png"), b"\x89PNG\r\n\x1a\n").unwrap();
         let line = format!("{}\n", "the quick brown fox ".repeat(25));
         std::fs::write(self.workdir().join("short.txt"), &line).unwrap();
         std::fs::write(self.workdir().join("long.txt"), line.repeat(128 * 1024)).unwrap();

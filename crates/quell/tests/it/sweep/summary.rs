@@ -1,4 +1,4 @@
-//! A run that is stopped while older turns are summarised.
+//! A run that is stopped while what came before it is made ready for the model: older turns are summarised, pictures are read.
 
 use quell_engine::dispatch::Submission;
 use quell_testkit::{Behaviour, model};
@@ -16,6 +16,17 @@ pub(super) async fn a_long_story(scene: &Scene<'_>, then: Behaviour) {
     scene.site.house.ended(&run_id(&before)).await;
     // The summary's own request has the marker of what it summarises.
     scene.site.script(&before, [then]);
+}
+
+/// A turn with a picture, before the run that is stopped: every later request shows it.
+pub(super) async fn a_picture_before(scene: &Scene<'_>) {
+    let before = format!("before-{}", scene.run);
+    scene.site.script(&before, [Behaviour::text("A dot.")]);
+    let picture = scene.site.workdir().join("dot.png");
+    let text = format!("keep this [IMAGE:{}] marker:{before}", picture.display());
+    let message = message_as(&run_id(&before), &scene.session, &text);
+    scene.site.house.send(Submission { agent: Some(agent("seeing")), ..message }).await;
+    scene.site.house.ended(&run_id(&before)).await;
 }
 
 /// Nothing of it streams to people.
