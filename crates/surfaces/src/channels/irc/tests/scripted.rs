@@ -1,0 +1,1 @@
+//! Against servers by script.
