@@ -5,10 +5,10 @@ mod person;
 mod tests;
 
 use std::fs::Permissions;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read};
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -28,11 +28,20 @@ const NEEDS: &str = "ngircd is missing: `cargo xtask test` installs it";
 /// Debian's folder of daemons, which is not in everybody's path.
 const PROGRAMS: &[&str] = &["ngircd", "/usr/sbin/ngircd"];
 
+/// A certificate for `127.0.0.1` and `localhost`, signed by itself and of no worth anywhere, until the year 2126.
+const CERTIFICATE: &str = include_str!("irc/tls/certificate.pem");
+/// Its key.
+const KEY: &str = include_str!("irc/tls/key.pem");
+/// RFC 7919: ffdhe2048. Without any ngircd looks for some of its own first.
+const DH_PARAMETERS: &str = include_str!("irc/tls/dh.pem");
+
 /// How a server is set up.
 #[derive(Debug, Clone, Default)]
 pub struct IrcSettings {
     /// What everybody has to know who connects.
     pub password: Option<String>,
+    /// A second port, where TLS is spoken.
+    pub tls: bool,
 }
 
 /// A running ngircd. Dropping it kills it.
@@ -41,7 +50,14 @@ pub struct IrcServer {
     process: Process,
     home: TempDir,
     settings: IrcSettings,
-    port: u16,
+    ports: Ports,
+}
+
+/// Where it listens.
+#[derive(Debug, Clone, Copy)]
+struct Ports {
+    plain: u16,
+    tls: Option<u16>,
 }
 
 /// The program, and what it says.
@@ -77,10 +93,12 @@ impl IrcServer {
         };
         let mut said = String::new();
         for _ in 0..ATTEMPTS {
-            let port = free_port();
-            configure(home.path(), port, &settings);
-            match Process::start(home.path()).await {
-                Ok(process) => return Self { process, home, settings, port },
+            let ports = Ports { plain: free_port(), tls: settings.tls.then(free_port) };
+            if let Err(error) = configure(home.path(), ports, &settings) {
+                panic!("no configuration for ngircd: {error}");
+            }
+            match Process::start(home.path(), ports).await {
+                Ok(process) => return Self { process, home, settings, ports },
                 Err(output) => said = output,
             }
         }
@@ -90,7 +108,25 @@ impl IrcServer {
     /// Where it listens, as `host:port`.
     #[must_use]
     pub fn address(&self) -> String {
-        format!("127.0.0.1:{}", self.port)
+        format!("127.0.0.1:{}", self.ports.plain)
+    }
+
+    /// Where it speaks TLS, as `host:port`.
+    ///
+    /// # Panics
+    /// When it was started without.
+    #[must_use]
+    pub fn tls_address(&self) -> String {
+        match self.ports.tls {
+            Some(port) => format!("127.0.0.1:{port}"),
+            None => panic!("this server was started without TLS"),
+        }
+    }
+
+    /// The file with the certificate that a client has to trust, such as by `SSL_CERT_FILE`.
+    #[must_use]
+    pub fn certificate(&self) -> PathBuf {
+        self.home.path().join("certificate.pem")
     }
 
     /// The password that it wants, if it wants one.
@@ -119,7 +155,7 @@ impl IrcServer {
     /// When it does not start again.
     pub async fn restart(&mut self) {
         self.kill();
-        match Process::start(self.home.path()).await {
+        match Process::start(self.home.path(), self.ports).await {
             Ok(process) => self.process = process,
             Err(output) => panic!("ngircd does not start again\n{output}"),
         }
@@ -128,15 +164,16 @@ impl IrcServer {
 
 impl Process {
     /// One that listens, or what it said instead.
-    async fn start(home: &Path) -> Result<Self, String> {
+    async fn start(home: &Path, ports: Ports) -> Result<Self, String> {
         let mut child = spawn(home);
         let output = Arc::new(Mutex::new(String::new()));
         let (announce, announced) = oneshot::channel();
+        let ports = if ports.tls.is_some() { 2 } else { 1 };
         if let Some(stdout) = child.stdout.take() {
             let kept = Arc::clone(&output);
             // It ends with the output of the server.
             let reading = std::thread::Builder::new().name("ngircd-output".into());
-            if let Err(error) = reading.spawn(move || read_output(stdout, &kept, announce)) {
+            if let Err(error) = reading.spawn(move || read_output(stdout, ports, &kept, announce)) {
                 panic!("no thread for ngircd: {error}");
             }
         }
@@ -178,12 +215,14 @@ fn spawn(home: &Path) -> Child {
     panic!("{NEEDS} ({problem})");
 }
 
-/// Keeps what the server says, and tells when it listens.
-fn read_output(stdout: impl Read, kept: &Mutex<String>, announce: oneshot::Sender<()>) {
+/// Keeps what the server says, and tells when it listens on so many ports.
+fn read_output(stdout: impl Read, mut ports: u32, kept: &Mutex<String>, announce: oneshot::Sender<()>) {
     let mut announce = Some(announce);
     for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-        // Without its port it says that it is ready too, and ends.
-        if line.contains("Now listening on")
+        if line.contains("Now listening on") {
+            ports = ports.saturating_sub(1);
+        }
+        if ports == 0
             && let Some(announce) = announce.take()
         {
             let _ = announce.send(());
@@ -202,18 +241,25 @@ fn free_port() -> u16 {
     }
 }
 
-fn configure(home: &Path, port: u16, settings: &IrcSettings) {
+fn configure(home: &Path, ports: Ports, settings: &IrcSettings) -> io::Result<()> {
     let password = settings.password.as_ref().map(|password| format!("Password = {password}\n")).unwrap_or_default();
-    let text = format!(
-        "[Global]\nName = irc.test\nInfo = Quell's tests\nNetwork = TestNet\nListen = 127.0.0.1\nPorts = {port}\n\
+    let mut text = format!(
+        "[Global]\nName = irc.test\nInfo = Quell's tests\nNetwork = TestNet\nListen = 127.0.0.1\nPorts = {}\n\
          MotdPhrase = welcome\n{password}\
          [Limits]\nMaxConnectionsIP = 0\nMaxNickLength = 30\n\
-         [Options]\nDNS = no\nIdent = no\nPAM = no\n"
+         [Options]\nDNS = no\nIdent = no\nPAM = no\n",
+        ports.plain
     );
-    let written = std::fs::write(home.join("ngircd.conf"), text)
-        // Started by root it reads its files as nobody.
-        .and_then(|()| std::fs::set_permissions(home, Permissions::from_mode(0o755)));
-    if let Err(error) = written {
-        panic!("no configuration for ngircd: {error}");
+    if let Some(port) = ports.tls {
+        text += &format!("[SSL]\nPorts = {port}\n");
+        let files = [("Cert", "certificate", CERTIFICATE), ("Key", "key", KEY), ("DH", "dh", DH_PARAMETERS)];
+        for (key, name, pem) in files {
+            let path = home.join(format!("{name}.pem"));
+            std::fs::write(&path, pem)?;
+            text += &format!("{key}File = {}\n", path.display());
+        }
     }
+    std::fs::write(home.join("ngircd.conf"), text)?;
+    // Started by root it reads its files as nobody.
+    std::fs::set_permissions(home, Permissions::from_mode(0o755))
 }

@@ -26,7 +26,8 @@ async fn people_talk_and_a_server_comes_back_on_its_port() {
 
 #[tokio::test]
 async fn a_server_wants_its_password() {
-    let server = IrcServer::start_with(IrcSettings { password: Some("tea".to_owned()) }).await;
+    let server =
+        IrcServer::start_with(IrcSettings { password: Some("tea".to_owned()), ..IrcSettings::default() }).await;
     assert_eq!(IrcPerson::connect(&server, "ann").await.nick(), "ann");
     let mut stranger = TcpStream::connect(server.address()).await.unwrap();
     stranger.write_all(b"NICK eve\r\nUSER eve 0 * :eve\r\n").await.unwrap();

@@ -146,7 +146,8 @@ async fn a_server_that_comes_back_is_found_again() {
 
 #[tokio::test]
 async fn a_wrong_password_is_refused_in_the_servers_words() {
-    let server = IrcServer::start_with(IrcSettings { password: Some("earl grey".to_owned()) }).await;
+    let settings = IrcSettings { password: Some("earl grey".to_owned()), ..IrcSettings::default() };
+    let server = IrcServer::start_with(settings).await;
     let ear = RecordingEar::new();
     let lost = irc(&server.address(), json!({}), Some("oolong")).listen(&ear).await;
     assert!(matches!(&lost, Lost::Refused(why) if why.contains("Bad password")), "{lost:?}");
@@ -197,4 +198,32 @@ async fn a_room_that_is_closed_refuses_and_an_invitation_opens_it() {
     listener.hears("sorry").await;
     let refused = listener.send("#tea", "why?").await;
     assert!(matches!(&refused, Err(NotSent::Refused { why }) if why.contains("kicked by Ann: enough")), "{refused:?}");
+}
+
+#[tokio::test]
+async fn a_server_whose_certificate_nobody_vouches_for_gets_no_word() {
+    let server = IrcServer::start_with(IrcSettings { tls: true, ..IrcSettings::default() }).await;
+    let told = irc(&server.tls_address(), json!({"tls": null}), Some("secret")).probe().await;
+    assert!(matches!(&told, Err(Trouble(why)) if why.contains("certificate")), "{told:?}");
+    assert!(!server.output().contains("User \"quell"), "{}", server.output());
+}
+
+#[tokio::test]
+async fn messages_come_and_go_over_tls() {
+    let server = IrcServer::start_with(IrcSettings { tls: true, ..IrcSettings::default() }).await;
+    let ann = ann(&server).await;
+    let irc = Arc::new(irc(&server.tls_address(), json!({}), None));
+    let stream = stream::connect_trusting(&server.certificate(), "127.0.0.1", irc.account.port).await.unwrap();
+    let (ear, mut tasks) = (Arc::new(RecordingEar::new()), JoinSet::new());
+    let (listening, hearing) = (Arc::clone(&irc), Arc::clone(&ear));
+    tasks.spawn(
+        async move { connection::listen(&listening.account, &listening.outbox, stream, hearing.as_ref()).await },
+    );
+    ann.sees_join("quell", "#tea").await;
+    ann.say("#tea", "quell: psst");
+    ear.wait_for("a line", |state| state.texts() == ["psst"]).await;
+    irc.send(&place("#tea"), &piece("nobody listens"), "key").await.unwrap();
+    assert_eq!(ann.hears("quell", 1).await, ["nobody listens"]);
+    drop(server);
+    assert!(matches!(tasks.join_next().await, Some(Ok(Lost::Connection(_)))));
 }
