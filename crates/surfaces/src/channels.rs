@@ -23,6 +23,7 @@ use seam::Network;
 /// [`BadChannel`] says which key is wrong and what would be right.
 pub fn network(name: &str, config: &ChannelConfig) -> Result<Arc<dyn Network>, BadChannel> {
     Ok(match config.kind {
+        ChannelKind::Irc => Arc::new(irc::Irc::new(name, config)?),
         ChannelKind::Telegram => Arc::new(telegram::Telegram::new(name, config)?),
         _ => unimplemented!(),
     })

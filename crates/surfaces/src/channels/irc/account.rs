@@ -60,6 +60,12 @@ impl Account {
                 &format!("{room:?} is no room: its name begins with `#`, without spaces or commas"),
             ));
         }
+        for (key, nicks) in [("allow", &config.allow), ("operators", &config.operators)] {
+            // Senders are known by them; a server's `CASEMAPPING` does at least this.
+            if let Some(nick) = nicks.iter().find(|nick| nick.contains(|c: char| c.is_ascii_uppercase())) {
+                return Err(bad(key, &format!("{nick:?} is never heard of: write nicks in lower case")));
+            }
+        }
         let security = if config.tls.unwrap_or(true) { Security::Tls } else { Security::Plain };
         let (channel, nick, rooms) = (channel.to_owned(), nick.to_owned(), config.join.clone());
         Ok(Self { proof: proof(&channel, config)?, channel, host, port, security, nick, rooms })
@@ -124,7 +130,7 @@ mod tests {
 
     #[test]
     fn what_is_right_is_taken() {
-        let plain = account(json!({"tls": false, "join": ["#tea", "&x"]}), None).unwrap();
+        let plain = account(json!({"tls": false, "join": ["#tea", "&x"], "allow": ["*", "ann"]}), None).unwrap();
         assert_eq!((plain.host.as_str(), plain.port, plain.security), ("irc.test", 6697, Security::Plain));
         assert_eq!(plain.rooms, ["#tea", "&x"]);
         assert!(matches!(plain.proof, Proof::Nothing));
@@ -152,6 +158,8 @@ mod tests {
         for room in ["", "#", "tea", "#a b", "#a,#b", "#a\n"] {
             assert_eq!(key(json!({"join": ["#tea", room]}), None), "join", "{room:?}");
         }
+        assert_eq!(key(json!({"allow": ["*", "Ann"]}), None), "allow");
+        assert_eq!(key(json!({"operators": ["Ann"]}), None), "operators");
         assert_eq!(key(json!({"sasl_account": "quell"}), None), "sasl_account");
         assert_eq!(key(json!({"sasl_account": "a\0b"}), Some("secret")), "sasl_account");
         assert_eq!(key(json!({}), Some("two\nlines")), "token_env");

@@ -20,8 +20,8 @@ use crate::channels::seam::NotSent;
 const MOST_MESSAGES: usize = 256;
 /// How many answers to the server wait at the most: one that asks and does not read is left.
 const MOST_ANSWERS: usize = 64;
-/// When to try again what found no connection, or no place.
-const AGAIN: Duration = Duration::from_secs(5);
+/// When to try again what found no connection, or no place: a server that was started anew is found again in this time.
+const AGAIN: Duration = Duration::from_secs(10);
 
 /// What became of a message.
 type Fate = Result<(), NotSent>;
