@@ -7,6 +7,7 @@ pub mod config;
 pub mod flow;
 pub mod format;
 pub mod irc;
+pub mod matrix;
 pub mod seam;
 pub mod settings;
 pub mod telegram;
