@@ -97,7 +97,10 @@ impl Api {
 
     /// All rooms as they are now, without their messages.
     pub(super) async fn survey(&self) -> Result<Sync, Fault> {
-        self.ask(self.get(&["v3", "sync"], &[("filter", SURVEY), ("timeout", "0")]), LATE).await
+        // The first look never waits. Synapse answers the same question from memory for two minutes, so that each time another
+        // number stands here.
+        let timeout = (uuid::Uuid::now_v7().as_u128() % POLL.as_millis()).to_string();
+        self.ask(self.get(&["v3", "sync"], &[("filter", SURVEY), ("timeout", &timeout)]), LATE).await
     }
 
     /// What is new since an earlier answer; waits until there is something.

@@ -42,7 +42,7 @@ async fn hear_all(matrix: &Matrix, ear: &dyn Ear) -> Result<Infallible, Fault> {
     listening.survey(&survey);
     let mut since = match ear.cursor().await {
         Some(cursor) => cursor,
-        None => listening.from_now_on(&survey),
+        None => listening.start_now(&survey),
     };
     ear.connected(own);
     // The server may not know a place that was kept long ago, or by another server; after the first poll it is its own.
@@ -54,7 +54,7 @@ async fn hear_all(matrix: &Matrix, ear: &dyn Ear) -> Result<Infallible, Fault> {
                 why,
                 "messages from before cannot be asked for: it goes on from now"
             );
-            since = listening.from_now_on(&survey);
+            since = listening.start_now(&survey);
             listening.poll(&since).await?
         }
         answer => answer?,
@@ -107,7 +107,7 @@ impl Listening<'_> {
         }
     }
 
-    fn from_now_on(&mut self, survey: &Sync) -> String {
+    fn start_now(&mut self, survey: &Sync) -> String {
         self.keeper.keep(&survey.next_batch);
         survey.next_batch.clone()
     }

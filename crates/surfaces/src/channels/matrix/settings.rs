@@ -77,11 +77,6 @@ fn homeserver(base: &str) -> Result<Url, String> {
     if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none() {
         return Err(format!("is not the URL of a web server; give one {wanted}"));
     }
-    if !url.username().is_empty() || url.password().is_some() {
-        return Err(
-            "holds a user or password; Matrix has an access token instead, in token_env or token_file".to_owned()
-        );
-    }
     if url.query().is_some() || url.fragment().is_some() {
         return Err(format!("goes on after the path; give one {wanted}"));
     }
@@ -101,12 +96,16 @@ fn token_from(config: &ChannelConfig) -> String {
 
 /// `@name:server`. What names may hold has changed over time, so that no more is asked (Matrix specification: user identifiers).
 fn is_user(id: &str) -> bool {
-    is_id(id, '@') && id.contains(':')
+    is_id(id, '@') && has_server(id)
 }
 
 /// `!id`, with a server in older rooms, or `#alias:server`.
 fn is_room(id: &str) -> bool {
-    is_id(id, '!') || is_id(id, '#') && id.contains(':')
+    is_id(id, '!') || is_id(id, '#') && has_server(id)
+}
+
+fn has_server(id: &str) -> bool {
+    id.split_once(':').is_some_and(|(_, server)| !server.is_empty())
 }
 
 /// Whether this can be an id of the kind that begins so (Matrix specification: common identifier format, 255 bytes at the most).

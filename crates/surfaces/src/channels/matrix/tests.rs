@@ -1,7 +1,12 @@
-//! Tests of the Matrix channel against a real Synapse.
+//! Tests of the Matrix channel against a real Synapse, against a server that answers by a script, and of
+//! what needs no server.
 
+mod hearing;
+mod homeserver;
 mod outage;
 mod rooms;
+mod scripted;
+mod settings;
 
 use std::future::Future;
 

@@ -7,10 +7,10 @@ use serde_json::json;
 
 use super::{matrix, piece, place, while_listening};
 use crate::channels::seam::recording::RecordingEar;
-use crate::channels::seam::{Ear as _, Lost, Network as _, NotSent};
+use crate::channels::seam::{Ear as _, Heard, Lost, Network as _, NotSent};
 
-/// More than one poll brings, and more than one page of what it has left out.
-const MANY: usize = 130;
+/// More than one poll brings.
+const MANY: usize = 45;
 
 /// What was heard, each message once, in the order of its first telling.
 fn told_once(ear: &RecordingEar) -> Vec<String> {
@@ -53,6 +53,7 @@ async fn nothing_is_lost_or_doubled_when_the_server_restarts_and_when_nobody_lis
         ear.wait_for("a later place", |state| state.cursors.len() >= 2 && state.settled >= 2).await;
     })
     .await;
+    let sent = network.send(&place(&room), &piece("", "only once"), "key").await.unwrap();
     let (lost, ()) = tokio::join!(network.listen(&ear), async {
         ear.wait_for("the second connection", |state| state.connected.len() == 2).await;
         alice.say(&room, "two").await;
@@ -62,33 +63,28 @@ async fn nothing_is_lost_or_doubled_when_the_server_restarts_and_when_nobody_lis
     assert!(matches!(lost, Lost::Connection(_)), "{lost:?}");
     let down = network.listen(&ear).await;
     assert!(matches!(down, Lost::Connection(_)), "{down:?}");
-    let down = network.send(&place(&room), &piece("", "hello"), "key").await;
+    let down = network.send(&place(&room), &piece("", "hello"), "another key").await;
     assert!(matches!(down, Err(NotSent::Undelivered { .. })), "nothing was sent to nobody: {down:?}");
 
     server.restart().await;
     let many = say_many(&alice, &room).await;
-    // A second room tells whether the others are heard while messages of the first one are asked for.
     while_listening(&network, &ear, hears(&ear, &many[MANY - 1])).await;
     let mut expected = vec!["one".to_owned(), "two".to_owned()];
     expected.extend(many);
     assert_eq!(told_once(&ear), expected);
-    sent_keys_are_known_after_a_restart(&mut server, &mut alice, &network, &room).await;
+    let is_known = |heard: &Heard| heard.sender_name.as_deref() == Some("alice") && !heard.group;
+    assert!(ear.state().heard.iter().all(is_known), "names and rooms are known again: {:#?}", ear.state().heard);
+
+    assert_eq!(
+        network.send(&place(&room), &piece("", "only once"), "key").await,
+        Ok(sent),
+        "keys are known after a restart"
+    );
+    let last = network.send(&place(&room), &piece("", "last"), "next key").await.unwrap();
+    let view = alice.wait_for("the last", |view| view.room(&room).messages.iter().any(|m| m.id == last.0)).await;
+    assert_eq!(view.room(&room).texts_of(quell.id()), ["only once", "last"]);
     a_place_that_the_server_does_not_know_is_forgotten(&server, &alice, &quell, &room).await;
     a_wrong_token_is_refused(&server, &room).await;
-}
-
-async fn sent_keys_are_known_after_a_restart(
-    server: &mut Synapse,
-    alice: &mut MatrixPerson,
-    network: &crate::channels::matrix::Matrix,
-    room: &str,
-) {
-    let sent = network.send(&place(room), &piece("", "only once"), "key of the piece").await.unwrap();
-    server.restart().await;
-    assert_eq!(network.send(&place(room), &piece("", "only once"), "key of the piece").await, Ok(sent));
-    let last = network.send(&place(room), &piece("", "last"), "next key").await.unwrap();
-    let view = alice.wait_for("the last", |view| view.room(room).messages.iter().any(|m| m.id == last.0)).await;
-    assert_eq!(view.room(room).texts_of("@quell:quell.test"), ["only once", "last"]);
 }
 
 async fn a_place_that_the_server_does_not_know_is_forgotten(
