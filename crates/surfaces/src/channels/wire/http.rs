@@ -13,6 +13,8 @@ use crate::channels::seam::{NotSent, Trouble};
 const CONNECT: Duration = Duration::from_secs(15);
 /// An answer that is larger is not read to its end.
 const LARGEST: usize = 32 * 1024 * 1024;
+/// The longest time, in seconds, for which a server is left alone because it says so.
+const LONGEST_PAUSE: f64 = 86_400.0;
 /// How much of an error's text is shown.
 const SHOWN: usize = 300;
 
@@ -73,14 +75,24 @@ pub(crate) async fn call_at_most(request: RequestBuilder, time: Duration, most: 
 }
 
 async fn read(mut response: reqwest::Response, most: usize) -> Result<Bytes, NoAnswer> {
+    let larger = || NoAnswer::Lost(format!("it is larger than {most} bytes"));
+    // Said before anything of it is read; what lies about its length is found below.
+    if response.content_length().is_some_and(|length| usize::try_from(length).map_or(true, |length| length > most)) {
+        return Err(larger());
+    }
     let mut body = Vec::new();
     while let Some(chunk) = response.chunk().await.map_err(|error| no_answer(&error))? {
         if body.len() + chunk.len() > most {
-            return Err(NoAnswer::Lost(format!("it is larger than {most} bytes")));
+            return Err(larger());
         }
         body.extend_from_slice(&chunk);
     }
     Ok(body.into())
+}
+
+/// A time in seconds for which a server wants to be left alone. What is longer than a day is a day.
+pub(crate) fn pause(seconds: f64) -> Option<Duration> {
+    Duration::try_from_secs_f64(seconds.min(LONGEST_PAUSE)).ok()
 }
 
 fn no_answer(error: &reqwest::Error) -> NoAnswer {
@@ -109,8 +121,7 @@ impl Answer {
 
     /// How long the server wants to be left alone, from `Retry-After` in seconds.
     pub(crate) fn retry_after(&self) -> Option<Duration> {
-        let seconds: f64 = self.headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
-        Duration::try_from_secs_f64(seconds).ok()
+        pause(self.headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?)
     }
 
     /// The status and the beginning of the body, for people.

@@ -1,5 +1,9 @@
 //! A WebSocket to a server, with or without TLS.
 
+use std::io;
+use std::time::Duration;
+
+use tokio::time::timeout;
 use tokio_tungstenite::tungstenite::Error;
 use tokio_tungstenite::tungstenite::error::UrlError;
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
@@ -10,6 +14,8 @@ use super::stream::{Security, Stream, connect};
 
 /// A frame or message that is larger ends the connection.
 const LARGEST: usize = 16 * 1024 * 1024;
+/// How long the handshake may take once there is a connection.
+const HANDSHAKE: Duration = Duration::from_secs(15);
 
 /// A connected WebSocket. Dropping it closes the connection under it.
 pub(crate) type Socket = WebSocketStream<Stream>;
@@ -17,7 +23,7 @@ pub(crate) type Socket = WebSocketStream<Stream>;
 /// Opens a WebSocket at a `ws` or `wss` URL.
 ///
 /// # Errors
-/// What the URL, the stream or the handshake says.
+/// What the URL, the stream or the handshake says; also when it takes too long.
 ///
 /// # Cancel safety
 /// Safe: a connection that is dropped half-way is closed.
@@ -31,6 +37,8 @@ pub(crate) async fn open(url: &Url) -> Result<Socket, Error> {
     let port = url.port_or_known_default().ok_or(Error::Url(UrlError::NoPathOrQuery))?;
     let stream = connect(host.trim_matches(['[', ']']), port, security).await?;
     let limits = WebSocketConfig::default().max_message_size(Some(LARGEST)).max_frame_size(Some(LARGEST));
-    let (socket, _response) = client_async_with_config(url.as_str(), stream, Some(limits)).await?;
+    let shaking = client_async_with_config(url.as_str(), stream, Some(limits));
+    let (socket, _response) =
+        timeout(HANDSHAKE, shaking).await.map_err(|_| Error::Io(io::ErrorKind::TimedOut.into()))??;
     Ok(socket)
 }
