@@ -173,6 +173,11 @@ impl FakeDiscord {
         self.shared.state.borrow().clone()
     }
 
+    /// A part of it, without a copy of all the rest.
+    pub fn look<T>(&self, part: impl FnOnce(&State) -> T) -> T {
+        part(&self.shared.state.borrow())
+    }
+
     /// Waits until what the server knows fulfils a condition.
     ///
     /// # Cancel safety

@@ -108,13 +108,10 @@ impl Connection {
             if self.tell().await?.is_none() {
                 return Ok(End::Drop);
             }
-            // Each of these only takes what has come; what is not taken comes again.
+            // Each of these only takes what has come; what is not taken comes again. What the client has sent is looked at
+            // first, so that a heartbeat that has arrived is not overdue because this machine was busy.
             tokio::select! {
-                order = inbox.recv() => match order {
-                    Some(Order::Say(text)) => self.socket.send(Message::text(text)).await?,
-                    Some(Order::Close(code)) => return Ok(End::Close(code)),
-                    Some(Order::Drop) | None => return Ok(End::Drop),
-                },
+                biased;
                 message = self.socket.next() => match message {
                     Some(Ok(Message::Text(text))) => {
                         if let Err(end) = self.take(&text).await {
@@ -126,8 +123,13 @@ impl Connection {
                     Some(Ok(_)) => {}
                     Some(Err(_)) | None => return Ok(End::Left(None)),
                 },
-                _ = changes.changed() => {}
                 () = sleep_until(self.overdue) => return Ok(End::Close(4009)),
+                order = inbox.recv() => match order {
+                    Some(Order::Say(text)) => self.socket.send(Message::text(text)).await?,
+                    Some(Order::Close(code)) => return Ok(End::Close(code)),
+                    Some(Order::Drop) | None => return Ok(End::Drop),
+                },
+                _ = changes.changed() => {}
             }
         }
     }
@@ -159,12 +161,18 @@ impl Connection {
 
     /// Tells what its session has not been told; nothing when the session is another connection's by now.
     async fn tell(&mut self) -> Result<Option<()>, Error> {
+        let Some(id) = &self.session else { return Ok(Some(())) };
         let events = {
             let state = self.shared.state.borrow();
-            match (&self.session, state.sessions.iter().find(|session| session.connection == self.number)) {
-                (_, Some(session)) => session.after(self.told),
-                (Some(_), None) => return Ok(None),
-                (None, None) => return Ok(Some(())),
+            match state.sessions.iter().find(|session| session.id == *id) {
+                Some(session) if session.connection == self.number => session.after(self.told),
+                Some(_) => return Ok(None),
+                // It has ended: there is nothing to tell any more, and the client may begin another one.
+                None => {
+                    drop(state);
+                    self.session = None;
+                    return Ok(Some(()));
+                }
             }
         };
         for (number, text) in events {
@@ -249,7 +257,7 @@ impl Connection {
                 state.identifies_left -= 1;
                 state.identified += 1;
                 state.sessions.push(session);
-                self.session = Some(id);
+                (self.session, self.told) = (Some(id), 0);
             }
         });
         answer

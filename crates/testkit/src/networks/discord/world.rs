@@ -119,11 +119,12 @@ impl World {
     /// A message, if it is there.
     #[must_use]
     pub fn message(&self, channel: &str, id: &str) -> Option<&Message> {
-        self.channels.get(channel)?.messages.iter().find(|message| message.id == id)
+        // The newest are asked for most.
+        self.channels.get(channel)?.messages.iter().rev().find(|message| message.id == id)
     }
 
     pub(super) fn message_mut(&mut self, channel: &str, id: &str) -> Option<&mut Message> {
-        self.channels.get_mut(channel)?.messages.iter_mut().find(|message| message.id == id)
+        self.channels.get_mut(channel)?.messages.iter_mut().rev().find(|message| message.id == id)
     }
 
     /// Channel and id of the first message that fits.

@@ -7,7 +7,7 @@ use super::*;
 use crate::channels::seam::{Heard, Own};
 
 /// Short, so that a test sees several; the server bears twice as much.
-const INTERVAL: Duration = Duration::from_millis(500);
+const INTERVAL: Duration = Duration::from_secs(1);
 
 /// An ear behind which the database takes its time.
 struct SlowEar {
@@ -48,28 +48,55 @@ impl Ear for SlowEar {
     }
 }
 
+/// An ear that counts, for floods.
+struct CountingEar {
+    heard: watch::Sender<usize>,
+}
+
+impl Ear for CountingEar {
+    fn connected(&self, _: Own) {}
+
+    fn hear(&self, heard: Heard) {
+        assert_eq!(heard.text, self.heard.borrow().to_string(), "each message once, in its order");
+        self.heard.send_modify(|count| *count += 1);
+    }
+
+    fn settled(&self) -> BoxFuture<'_, ()> {
+        async {}.boxed()
+    }
+
+    fn cursor(&self) -> BoxFuture<'_, Option<String>> {
+        async { None }.boxed()
+    }
+
+    fn keep_cursor(&self, _: String) -> BoxFuture<'_, ()> {
+        async {}.boxed()
+    }
+}
+
 #[tokio::test]
 async fn a_flood_of_messages_does_not_keep_a_heartbeat_waiting() {
     let stage = Stage::new().await;
     stage.server.heartbeat_every(INTERVAL);
-    let (anna, channel) = (stage.server.person("anna"), stage.server.channel());
-    let said = Mutex::new(0);
+    let (anna, channel, ear) =
+        (stage.server.person("anna"), stage.server.channel(), CountingEar { heard: watch::Sender::new(0) });
+    let mut heard = ear.heard.subscribe();
     let flood = async {
-        stage.connected(1).await;
-        while stage.server.state().heartbeats < 4 {
-            for _ in 0..200 {
-                stage.server.say(&channel, &anna, "flood");
+        stage.server.wait_for("the session", |state| state.identified == 1).await;
+        let mut said = 0;
+        while stage.server.look(|state| state.heartbeats) < 3 {
+            // A hundred and more are always under way.
+            for number in said..said + 100 {
+                stage.server.say(&channel, &anna, &number.to_string());
             }
-            *said.lock().unwrap() += 200;
-            // As fast as they are heard, with a few hundred of them under way.
-            stage.heard(*said.lock().unwrap() - 100).await;
+            heard.wait_for(|heard| *heard + 100 >= said).await.unwrap();
+            said += 100;
         }
-        stage.heard(*said.lock().unwrap()).await.len()
+        *heard.wait_for(|heard| *heard == said).await.unwrap()
     };
-    let heard = stage.play(flood).await;
-    assert_eq!(heard, *said.lock().unwrap(), "nothing lost, nothing twice");
-    let state = stage.server.state();
-    assert_eq!((state.identified, state.resumed, state.closed), (1, 0, Vec::new()));
+    let heard = play_with(&stage.discord, &ear, &stage.lost, flood).await;
+    assert!(heard > 1000, "{heard} messages are no flood");
+    assert_eq!(stage.server.look(|state| (state.identified, state.resumed, state.closed.clone())), (1, 0, Vec::new()));
     assert!(stage.lost().is_empty());
 }
 
