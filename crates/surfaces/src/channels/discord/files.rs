@@ -1,6 +1,5 @@
 //! Files that come and go with messages. Those that come lie on Discord's CDN, which knows no token.
 
-use std::fmt::Write as _;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
@@ -8,14 +7,14 @@ use futures_util::future::BoxFuture;
 use quell_protocol::Attachment;
 use reqwest::Method;
 use reqwest::header::CONTENT_TYPE;
-use ring::digest::{SHA256, digest};
-use serde_json::{Value, json};
+use serde_json::json;
 use url::Url;
 
 use super::message::line;
 use super::{Discord, channel, nobody_is_pinged, rest};
 use crate::channels::seam::{Files, MessageId, NotSent, Place, Trouble};
-use crate::channels::wire::http::{Repeatable, call_up_to};
+use crate::channels::wire::http::{Repeatable, call_at_most};
+use crate::channels::wire::multipart::Multipart;
 
 /// How long a file may take, in either direction.
 const TRANSFER: Duration = Duration::from_secs(120);
@@ -23,7 +22,6 @@ const TRANSFER: Duration = Duration::from_secs(120);
 /// and this machine may reach what the one who wrote it may not.
 const CDN: &[&str] = &["cdn.discordapp.com", "media.discordapp.net"];
 const LONGEST_NAME: usize = 100;
-const BYTES: &str = "application/octet-stream";
 
 impl Files for Discord {
     fn fetch<'a>(&'a self, attachment: &'a Attachment, most: u64) -> BoxFuture<'a, Result<Vec<u8>, Trouble>> {
@@ -44,7 +42,7 @@ impl Discord {
     async fn download(&self, attachment: &Attachment, most: u64) -> Result<Vec<u8>, Trouble> {
         let url = self.file_url(&attachment.source)?;
         let most = usize::try_from(most).unwrap_or(usize::MAX);
-        let answer = call_up_to(self.rest.anonymous(url), TRANSFER, most).await;
+        let answer = call_at_most(self.rest.anonymous(url), TRANSFER, most).await;
         let answer = answer.map_err(|none| Trouble(format!("the file cannot be fetched: {none}")))?;
         if !answer.status.is_success() {
             return Err(Trouble(format!("the file cannot be fetched: HTTP {}", answer.status.as_u16())));
@@ -61,12 +59,15 @@ impl Discord {
         if on_the_cdn || url.origin() == self.rest.base().origin() { Ok(url) } else { Err(elsewhere()) }
     }
 
-    /// Without a nonce: the seam has no key for files, so one whose answer is lost is not sent again.
+    /// Discord: uploading files, `payload_json` and `files[0]`. Without a nonce: the seam has no key for files, so one whose answer is lost is not sent again.
     async fn upload(&self, place: &Place, attachment: &Attachment, bytes: Vec<u8>) -> Result<MessageId, NotSent> {
         let name = file_name(attachment);
         let payload = json!({"attachments": [{"id": 0, "filename": name}], "allowed_mentions": nobody_is_pinged()});
-        let (content_type, body) = form(&payload, &name, attachment.media_type.as_deref().unwrap_or(BYTES), &bytes);
+        let mut form = Multipart::new();
+        form.text("payload_json", &payload.to_string());
+        form.file("files[0]", (&name, attachment.media_type.as_deref().unwrap_or_default()), &bytes);
         drop(bytes);
+        let (content_type, body) = form.finish();
         let request = self.rest.request(Method::POST, &["channels", channel(place)?, "messages"]);
         let request = request.header(CONTENT_TYPE, content_type).body(body);
         let shown = rest::call_within(request, TRANSFER).await.map_err(|failure| failure.not_sent(Repeatable::No))?;
@@ -80,26 +81,4 @@ fn file_name(attachment: &Attachment) -> String {
     let name = line(name.rsplit(['/', '\\']).next().unwrap_or_default());
     let name: String = name.chars().take(LONGEST_NAME).collect();
     if name.trim_matches('.').is_empty() { "file".to_owned() } else { name }
-}
-
-/// Discord: uploading files, `multipart/form-data` with `payload_json` and `files[0]`. Answers its content type and itself.
-fn form(payload: &Value, name: &str, media_type: &str, bytes: &[u8]) -> (String, Vec<u8>) {
-    // The hash of what it holds does not stand in it, except by a chance that nobody has.
-    let boundary = digest(&SHA256, bytes).as_ref().iter().take(16).fold(String::from("quell-"), |mut text, byte| {
-        // Writing into a string cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    });
-    // HTML: multipart/form-data encoding algorithm.
-    let name = name.replace('"', "%22");
-    let media_type: String = media_type.chars().filter(|c| c.is_ascii_graphic()).collect();
-    let disposition = "Content-Disposition: form-data; name=";
-    let head = format!(
-        "--{boundary}\r\n{disposition}\"payload_json\"\r\nContent-Type: application/json\r\n\r\n{payload}\r\n\
-         --{boundary}\r\n{disposition}\"files[0]\"; filename=\"{name}\"\r\nContent-Type: {media_type}\r\n\r\n"
-    );
-    let mut body = head.into_bytes();
-    body.extend_from_slice(bytes);
-    body.extend_from_slice(format!("\r\n--{boundary}--\r\n").as_bytes());
-    (format!("multipart/form-data; boundary={boundary}"), body)
 }
