@@ -141,7 +141,7 @@ fn configuration(command: ConfigCommand) -> anyhow::Result<ExitCode> {
         ConfigCommand::Check { config } => {
             let loaded = config::load(config.as_deref())?;
             let source = match &loaded.source {
-                Source::File(path) => format!("{} is valid", path.display()),
+                Source::File { path, .. } => format!("{} is valid", path.display()),
                 Source::Environment => {
                     "there is no configuration file; the environment and defaults are used".to_owned()
                 }

@@ -1,9 +1,11 @@
 //! The configuration: one file, or the environment alone. Unknown keys and bad values are errors with line and column.
 
 mod check;
+mod demo;
 mod environment;
 mod place;
 mod routing;
+mod stamp;
 #[cfg(test)]
 mod tests;
 
@@ -35,6 +37,7 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use environment::data_dir;
 use routing::RoutingSection;
+pub(crate) use stamp::Stamp;
 
 /// The file.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
@@ -148,7 +151,12 @@ pub(crate) struct ToolSection {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Source {
     /// A file.
-    File(PathBuf),
+    File {
+        /// Where it is.
+        path: PathBuf,
+        /// As it was when it was read.
+        stamp: Option<Stamp>,
+    },
     /// No file: environment and defaults.
     Environment,
 }
@@ -166,12 +174,23 @@ pub(crate) fn load(file: Option<&Path>) -> anyhow::Result<Loaded> {
         Some(path) => Some(path.to_owned()),
         None => environment::config_file(),
     };
-    let (mut config, source) = match found {
-        Some(path) => (read(&path)?, Source::File(path)),
-        None => (Config::default(), Source::Environment),
-    };
+    match found {
+        Some(path) => load_file(path),
+        None => {
+            let mut config = Config::default();
+            environment::fill(&mut config)?;
+            Ok(Loaded { config, source: Source::Environment })
+        }
+    }
+}
+
+/// Reads the configuration from this file.
+pub(crate) fn load_file(path: PathBuf) -> anyhow::Result<Loaded> {
+    // Before it is read: what changes meanwhile is a change.
+    let stamp = Stamp::of(&path);
+    let mut config = read(&path)?;
     environment::fill(&mut config)?;
-    Ok(Loaded { config, source })
+    Ok(Loaded { config, source: Source::File { path, stamp } })
 }
 
 /// The name of the database, for verbs that need nothing else of the configuration: keys that they may not read are not asked for.
@@ -187,6 +206,13 @@ fn read(path: &Path) -> anyhow::Result<Config> {
     let text = std::fs::read_to_string(path)
         .with_context(|| format!("the configuration file {} cannot be read", path.display()))?;
     parse(path, &text)
+}
+
+/// A problem with a key of a file that only shows when it is put to use.
+pub(crate) fn blame(path: &Path, key: &str, problem: &str) -> String {
+    // One that cannot be read any more has no lines.
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    place::of_key(path, &text, key, problem)
 }
 
 /// Parses and checks the text of a file.

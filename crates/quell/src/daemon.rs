@@ -6,7 +6,6 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -14,17 +13,16 @@ use axum::serve::ListenerExt;
 use metrics_exporter_prometheus::PrometheusBuilder;
 use quell_engine::Engine;
 use quell_engine::llm::demo::{DemoModel, DemoScript};
-use quell_engine::llm::{ProviderConfig, ProviderKind};
 use quell_protocol::{Leftover, RunId};
 use quell_surfaces::Door;
 use quell_surfaces::channels::flow::Channels;
-use quell_surfaces::channels::settings::LiveSettings;
 use secrecy::ExposeSecret;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::cli::ServeArgs;
 use crate::config::{self, Loaded};
+use crate::reload::Reload;
 
 /// The file in the data directory that tells the talking verbs where the daemon is.
 pub(crate) const ADDRESS_FILE: &str = "address";
@@ -49,8 +47,12 @@ async fn serve(mut loaded: Loaded, listen: Option<SocketAddr>) -> anyhow::Result
         tracing::warn!(%error, "other processes of this user can look into the daemon's memory");
     }
     let address = listen.unwrap_or(loaded.config.server.listen);
-    let channels = Channels::start(engine.clone(), LiveSettings::new(loaded.flow()), Arc::new(|| {}));
-    let served = open_doors((&engine, &channels), &loaded, address, &data_dir, metrics).await;
+    let reload = Reload::new(&engine, &loaded, demo.as_ref().map(DemoModel::base_url));
+    let channels = Channels::start(engine.clone(), reload.settings(), reload.looker());
+    let served = tokio::select! {
+        served = open_doors((&engine, &channels), &loaded, address, &data_dir, metrics) => served,
+        never = reload.watch() => match never {},
+    };
     let left = match &served {
         Ok(left) => left.as_slice(),
         // The doors were never open, or broke: nobody has closed the engine yet.
@@ -198,21 +200,12 @@ async fn stop_or_force(engine: &Engine, signals: &mut Signals) -> Left {
     down.await
 }
 
-/// Starts the built-in demo model when a provider or agent asks for it.
+/// Starts the built-in demo model when a provider, an agent or a route asks for it.
 async fn start_demo_model(loaded: &mut Loaded) -> anyhow::Result<Option<DemoModel>> {
-    let config = &mut loaded.config;
-    let asked = config.agents.values().any(|agent| agent.model.starts_with("demo/"));
-    if asked && !config.providers.contains_key("demo") {
-        let provider = ProviderConfig::new(ProviderKind::Demo);
-        config.providers.insert("demo".to_owned(), provider);
-    }
-    let demo = config.providers.values().any(|provider| provider.kind == ProviderKind::Demo);
-    if !demo {
+    if !loaded.config.asks_for_demo_model() {
         return Ok(None);
     }
     let model = DemoModel::start(DemoScript::Chat).await.context("the demo model cannot be started")?;
-    for provider in config.providers.values_mut().filter(|provider| provider.kind == ProviderKind::Demo) {
-        provider.base_url = Some(model.base_url());
-    }
+    loaded.config.point_to_demo_model(&model.base_url());
     Ok(Some(model))
 }

@@ -6,6 +6,7 @@ mod config;
 mod daemon;
 mod demo;
 mod doctor;
+mod reload;
 mod telemetry;
 
 use std::process::ExitCode;

@@ -52,6 +52,11 @@ impl RoutingSection {
         )
     }
 
+    /// True when a route leads to this provider.
+    pub(super) fn names_provider(&self, name: &str) -> bool {
+        self.model_routes.iter().any(|route| route.provider == name)
+    }
+
     /// What can never work.
     pub(super) fn problems(&self, providers: &BTreeMap<String, ProviderConfig>) -> Vec<Problem> {
         let rules = self.rules().problems().into_iter();

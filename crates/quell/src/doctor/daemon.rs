@@ -5,13 +5,15 @@ use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 
 use quell_engine::store::Holder;
-use reqwest::{Client, Response, StatusCode};
+use reqwest::{Client, StatusCode};
 use serde_json::Value;
 
 use super::Setup;
 use super::finding::Finding;
 use crate::daemon::ADDRESS_FILE;
 
+/// How a daemon says that it does not take its configuration file.
+const STALE_LINE: &str = "quell_config_stale 1";
 /// A daemon on this machine answers in a millisecond or is not well.
 const PATIENCE: Duration = Duration::from_secs(3);
 
@@ -37,11 +39,17 @@ fn running(setup: &Setup<'_>, holder: Holder) -> Finding {
     };
     let address = address.trim();
     let token = std::fs::read_to_string(setup.loaded.token_file(setup.data_dir)).unwrap_or_default();
-    match setup.runtime.block_on(version(address, token.trim())) {
-        Ok(version) if version == env!("CARGO_PKG_VERSION") => {
+    match setup.runtime.block_on(look(address, token.trim())) {
+        Ok(Standing { is_stale: true, .. }) => Finding::warn(
+            format!(
+                "{process} on http://{address} does not take its configuration file, and works with what it had before"
+            ),
+            "correct the file; `quell config check` and the daemon's log say what is wrong with it",
+        ),
+        Ok(Standing { version, .. }) if version == env!("CARGO_PKG_VERSION") => {
             Finding::ok(format!("{process} answers on http://{address}, version {version}"))
         }
-        Ok(version) => Finding::warn(
+        Ok(Standing { version, .. }) => Finding::warn(
             format!("{process} on http://{address} is version {version}, this is {}", env!("CARGO_PKG_VERSION")),
             "restart the daemon with this version",
         ),
@@ -61,31 +69,40 @@ enum Trouble {
     Silent(String),
 }
 
-/// The version that the daemon at this address says it is.
-async fn version(address: &str, token: &str) -> Result<String, Trouble> {
-    let asked = tokio::time::timeout(PATIENCE, ask(address, token)).await;
-    let response = match asked {
-        Ok(Ok(response)) => response,
-        Ok(Err(error)) => return Err(Trouble::Silent(cause(&error))),
-        Err(_elapsed) => return Err(Trouble::Silent(format!("nothing within {PATIENCE:?}"))),
-    };
-    match response.status() {
-        StatusCode::UNAUTHORIZED => Err(Trouble::Token),
-        StatusCode::OK => match response.json::<Value>().await {
-            Ok(document) => {
-                let version = document.pointer("/info/version").and_then(Value::as_str);
-                version.map(str::to_owned).ok_or_else(|| Trouble::Silent("something else answers there".to_owned()))
-            }
-            Err(error) => Err(Trouble::Silent(cause(&error))),
-        },
-        other => Err(Trouble::Silent(format!("it answers {other}"))),
-    }
+/// What a daemon says of itself.
+struct Standing {
+    version: String,
+    is_stale: bool,
 }
 
-async fn ask(address: &str, token: &str) -> reqwest::Result<Response> {
+/// Asks the daemon at this address.
+async fn look(address: &str, token: &str) -> Result<Standing, Trouble> {
+    let asked = tokio::time::timeout(PATIENCE, async {
+        let version = ask(address, token, "/openapi.json").await?;
+        Ok((version, ask(address, token, "/metrics").await?))
+    });
+    let (version, metrics) = match asked.await {
+        Ok(Ok(answers)) => answers,
+        Ok(Err(trouble)) => return Err(trouble),
+        Err(_elapsed) => return Err(Trouble::Silent(format!("nothing within {PATIENCE:?}"))),
+    };
+    let document: Option<Value> = serde_json::from_str(&version).ok();
+    let version = document.and_then(|document| document.pointer("/info/version")?.as_str().map(str::to_owned));
+    let version = version.ok_or_else(|| Trouble::Silent("something else answers there".to_owned()))?;
+    Ok(Standing { version, is_stale: metrics.lines().any(|line| line == STALE_LINE) })
+}
+
+/// What the daemon has at this path.
+async fn ask(address: &str, token: &str, path: &str) -> Result<String, Trouble> {
+    let silent = |error: reqwest::Error| Trouble::Silent(cause(&error));
     // The daemon is on this machine: no proxy, and no certificates to load.
-    let client = Client::builder().no_proxy().tls_certs_only([]).build()?;
-    client.get(format!("http://{address}/openapi.json")).bearer_auth(token).send().await
+    let client = Client::builder().no_proxy().tls_certs_only([]).build().map_err(silent)?;
+    let response = client.get(format!("http://{address}{path}")).bearer_auth(token).send().await.map_err(silent)?;
+    match response.status() {
+        StatusCode::UNAUTHORIZED => Err(Trouble::Token),
+        StatusCode::OK => response.text().await.map_err(silent),
+        other => Err(Trouble::Silent(format!("it answers {other}"))),
+    }
 }
 
 fn cause(error: &reqwest::Error) -> String {

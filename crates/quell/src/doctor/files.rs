@@ -19,7 +19,7 @@ const NO_SPACE: u64 = 16 << 20;
 pub(super) fn configuration(patient: &Patient) -> Vec<Finding> {
     let finding = match &patient.loaded {
         Ok(loaded) => Finding::ok(match &loaded.source {
-            Source::File(path) => format!("{} is valid: {}", path.display(), loaded.summary()),
+            Source::File { path, .. } => format!("{} is valid: {}", path.display(), loaded.summary()),
             Source::Environment => format!("no file; environment and defaults: {}", loaded.summary()),
         }),
         Err(error) => Finding::fail(
