@@ -32,6 +32,7 @@ mod pictures;
 mod processes;
 mod race;
 mod races;
+mod reload;
 mod rows_b;
 mod rows_b10;
 mod rows_e;
