@@ -26,6 +26,7 @@ use seam::Network;
 pub fn network(name: &str, config: &ChannelConfig) -> Result<Arc<dyn Network>, BadChannel> {
     Ok(match config.kind {
         ChannelKind::Irc => Arc::new(irc::Irc::new(name, config)?),
+        ChannelKind::Matrix => Arc::new(matrix::Matrix::new(name, config)?),
         ChannelKind::Discord => Arc::new(discord::Discord::new(name, config)?),
         ChannelKind::Telegram => Arc::new(telegram::Telegram::new(name, config)?),
         _ => unimplemented!(),
