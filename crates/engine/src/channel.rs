@@ -32,15 +32,15 @@ pub struct Orders {
 /// Fetches and carries for one run. Both futures may be dropped at any await: a stop does that, and what they had open at the
 /// network is closed then.
 pub trait Courier: Send + Sync {
-    /// Fetches what came with the message into a folder. Answers the text that stands for it, such as `[IMAGE:/path]`, one line
+    /// Fetches what came with the message into the agent's workdir. Answers the text that stands for it, such as `[IMAGE:/path]`, one line
     /// for each; a file that cannot be had has a line that says why.
-    fn fetch<'a>(&'a self, folder: &'a Path) -> BoxFuture<'a, Vec<String>>;
+    fn fetch<'a>(&'a self, workdir: &'a Path) -> BoxFuture<'a, Vec<String>>;
 
     /// Makes an answer fit to be shown, before it is stored. Never blank.
     fn edit(&self, answer: &str) -> String;
 
-    /// Carries an answer to where the message came from. Files that it names are those of this folder.
-    fn deliver<'a>(&'a self, answer: &'a str, folder: &'a Path) -> BoxFuture<'a, Result<(), Undelivered>>;
+    /// Carries an answer to where the message came from. Files that it names are those of the agent's workdir.
+    fn deliver<'a>(&'a self, answer: &'a str, workdir: &'a Path) -> BoxFuture<'a, Result<(), Undelivered>>;
 
     /// A hook took this message or its answer out of the way, for this reason.
     fn withheld(&self, reason: &str);

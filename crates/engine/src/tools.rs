@@ -4,6 +4,7 @@
 //! never longer than [`Workbench::output_limit`]. This module knows no runs, no sessions and no approvals.
 
 pub(crate) mod arguments;
+pub mod attachment;
 pub mod background;
 mod confine;
 mod edit;

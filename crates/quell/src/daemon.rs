@@ -48,9 +48,8 @@ async fn serve(mut loaded: Loaded, listen: Option<SocketAddr>) -> anyhow::Result
     }
     let address = listen.unwrap_or(loaded.config.server.listen);
     let reload = Reload::new(&engine, &loaded, demo.as_ref().map(DemoModel::base_url));
-    let channels = Channels::start(engine.clone(), reload.settings(), reload.looker());
     let served = tokio::select! {
-        served = open_doors((&engine, &channels), &loaded, address, &data_dir, metrics) => served,
+        served = open_doors((&engine, &reload), &loaded, address, &data_dir, metrics) => served,
         never = reload.watch() => match never {},
     };
     let left = match &served {
@@ -74,7 +73,7 @@ type Left = Vec<(RunId, Leftover)>;
 /// Listens, announces the address, and serves until a signal or another daemon that has the data now; then shuts the engine down and answers what it left. While that
 /// goes on the doors stay open: they refuse new work by name, still take a stop, and hand out what streams have to say.
 async fn open_doors(
-    (engine, channels): (&Engine, &Channels),
+    (engine, reload): (&Engine, &Reload),
     loaded: &Loaded,
     address: SocketAddr,
     data_dir: &Path,
@@ -85,6 +84,7 @@ async fn open_doors(
     })?;
     let address = listener.local_addr()?;
     let door = Door::new(engine.clone(), loaded.doors(), Some(metrics));
+    let channels = Channels::start(engine.clone(), reload.settings(), reload.looker());
     door.know_channels(channels.clone());
     let doors = quell_surfaces::router(door).into_make_service_with_connect_info::<SocketAddr>();
     let _told = AddressFile::write(data_dir, address).context("the address file cannot be written")?;

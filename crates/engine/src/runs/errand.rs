@@ -51,10 +51,9 @@ impl Runs {
         if message.attachments.is_empty() {
             return Ok(Vec::new());
         }
-        let folder = workdir.join("attachments").join(folder_name(cell.id().as_str()));
         let label = format!("{} attachments from {}", message.attachments.len(), message.channel);
         let held = cell.scope.hold(ResourceKind::Delivery, label);
-        let lines = cell.scope.race(Point::Attachments, errand.courier().fetch(&folder)).await?;
+        let lines = cell.scope.race(Point::Attachments, errand.courier().fetch(workdir)).await?;
         held.release("finished");
         Ok(lines)
     }
@@ -120,9 +119,4 @@ impl Runs {
 pub(super) fn shown(history: Vec<Arc<Turn>>, errand: Option<&Errand>) -> Vec<Arc<Turn>> {
     let Some(errand) = errand else { return history };
     within_chars(&history, errand.orders().history_chars).to_vec()
-}
-
-/// A run's id as the name of a folder.
-fn folder_name(run: &str) -> String {
-    run.chars().map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' }).collect()
 }

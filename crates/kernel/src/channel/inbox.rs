@@ -15,7 +15,7 @@ use crate::time::Moment;
 /// How much an inbox holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InboxBounds {
-    /// Letters that wait, those in buckets included.
+    /// Letters that wait, those in buckets included: also the most that are collected into one.
     pub waiting: usize,
     /// Letters that runs are being made of at the same time.
     pub in_flight: usize,
@@ -72,9 +72,12 @@ pub enum Next<X> {
 pub struct Withdrawn<X> {
     /// Letters that no run will be made of.
     pub letters: Vec<Letter<X>>,
-    /// Runs that are being made of letters: they are to be stopped by their ids, which may not be known yet.
-    pub in_flight: Vec<RunId>,
+    /// Runs that are being made of letters, with who wrote them: they are to be stopped by their ids, which may not be known yet.
+    pub in_flight: Vec<(RunId, String)>,
 }
+
+/// How many times its patience a conversation is collected for at the most.
+const LONGEST_COLLECTING: u32 = 5;
 
 /// Whoever writes: names are a channel's own.
 type Sender = (String, String);
@@ -101,8 +104,10 @@ struct Marked<X> {
 
 #[derive(Debug)]
 struct Bucket<X> {
-    letters: Vec<Letter<X>>,
+    letters: Vec<Marked<X>>,
     due: Moment,
+    /// Who keeps writing is answered in between.
+    latest: Moment,
 }
 
 #[derive(Debug)]
@@ -156,7 +161,7 @@ impl<X> Inbox<X> {
         if !self.is_new(&letter.message.channel, &letter.message.id) {
             return Heard::Repeat;
         }
-        let sender = (letter.message.channel.clone(), letter.message.sender.clone());
+        let sender = sender_of(&letter);
         self.marks += 1;
         let marked = Marked { mark: self.marks, letter };
         let queue = self.waiting.entry(sender.clone()).or_default();
@@ -204,17 +209,17 @@ impl<X> Inbox<X> {
         }
         self.waiting.retain(|_, queue| !queue.is_empty());
         self.turns.retain(|sender| self.waiting.contains_key(sender));
-        // What stands in a bucket was heard before everything of its conversation that waits.
         for bucket in self.buckets.values_mut() {
             let (out, kept): (Vec<_>, Vec<_>) =
-                std::mem::take(&mut bucket.letters).into_iter().partition(|letter| of(&letter.message));
+                std::mem::take(&mut bucket.letters).into_iter().partition(|it| of(&it.letter.message));
             bucket.letters = kept;
-            letters.extend(out.into_iter().map(|letter| (0, letter)));
+            letters.extend(out.into_iter().map(|marked| (marked.mark, marked.letter)));
         }
         self.buckets.retain(|_, bucket| !bucket.letters.is_empty());
         letters.sort_by_key(|(mark, _)| *mark);
         self.count -= letters.len();
-        let in_flight = self.in_flight.values().filter(|it| covered(&it.scope)).map(|it| it.run.clone()).collect();
+        let in_flight = self.in_flight.values().filter(|it| covered(&it.scope));
+        let in_flight = in_flight.map(|it| (it.run.clone(), it.scope.sender.clone())).collect();
         Withdrawn { letters: letters.into_iter().map(|(_, letter)| letter).collect(), in_flight }
     }
 
@@ -224,13 +229,13 @@ impl<X> Inbox<X> {
         self.marks
     }
 
-    /// True when nothing that a channel heard until this mark waits for its turn or is in flight. What stands in a bucket is
-    /// not waited for: its network would have to keep it for as long as people go on writing.
+    /// True when nothing that a channel heard until this mark waits, is collected or is in flight.
     #[must_use]
     pub fn is_settled(&self, channel: &str, mark: u64) -> bool {
         let waits = |it: &Marked<X>| it.letter.message.channel == channel && it.mark <= mark;
         let flies = |it: &InFlight| it.channel == channel && it.mark <= mark;
-        !self.waiting.values().flatten().any(waits) && !self.in_flight.values().any(flies)
+        let collected = self.buckets.values().flat_map(|bucket| &bucket.letters);
+        !self.waiting.values().flatten().chain(collected).any(waits) && !self.in_flight.values().any(flies)
     }
 
     /// Letters that wait.
@@ -241,15 +246,42 @@ impl<X> Inbox<X> {
 
     /// The newest letter of whoever has the most gives way.
     fn make_way(&mut self) -> Heard<X> {
-        let heaviest = self.turns.iter().max_by_key(|sender| self.waiting.get(*sender).map_or(0, VecDeque::len));
-        let Some(heaviest) = heaviest.cloned() else { return Heard::Taken };
-        let Some(queue) = self.waiting.get_mut(&heaviest) else { return Heard::Taken };
-        let Some(marked) = queue.pop_back() else { return Heard::Taken };
-        if queue.is_empty() {
-            self.forget_sender(&heaviest);
+        let mut weights: HashMap<Sender, usize> = HashMap::new();
+        for (sender, queue) in &self.waiting {
+            *weights.entry(sender.clone()).or_default() += queue.len();
+        }
+        for marked in self.buckets.values().flat_map(|bucket| &bucket.letters) {
+            *weights.entry(sender_of(&marked.letter)).or_default() += 1;
+        }
+        // Of those with as much as each other the one who wrote last: the others were here before.
+        let newest =
+            |sender: &Sender| self.waiting.get(sender).and_then(VecDeque::back).map_or(0, |marked| marked.mark);
+        let heaviest = weights.into_iter().max_by_key(|(sender, weight)| (*weight, newest(sender)));
+        let Some((heaviest, _)) = heaviest else { return Heard::Taken };
+        let letter = match self.waiting.get_mut(&heaviest).and_then(VecDeque::pop_back) {
+            Some(marked) => marked.letter,
+            None => match self.pop_collected(&heaviest) {
+                Some(letter) => letter,
+                None => return Heard::Taken,
+            },
+        };
+        if self.waiting.get(&heaviest).is_some_and(VecDeque::is_empty) {
+            self.waiting.remove(&heaviest);
+            self.turns.retain(|other| *other != heaviest);
         }
         self.count -= 1;
-        Heard::Crowded(Box::new(marked.letter))
+        Heard::Crowded(Box::new(letter))
+    }
+
+    fn pop_collected(&mut self, sender: &Sender) -> Option<Letter<X>> {
+        let of_sender = |bucket: &Bucket<X>| bucket.letters.last().is_some_and(|it| sender_of(&it.letter) == *sender);
+        let key = self.buckets.iter().find(|(_, bucket)| of_sender(bucket)).map(|(key, _)| key.clone())?;
+        let bucket = self.buckets.get_mut(&key)?;
+        let letter = bucket.letters.pop()?.letter;
+        if bucket.letters.is_empty() {
+            self.buckets.remove(&key);
+        }
+        Some(letter)
     }
 
     /// The oldest letter of the next sender whose conversation is free.
@@ -273,26 +305,24 @@ impl<X> Inbox<X> {
 
     /// A letter whose turn has come becomes a run, or stands in its bucket; what stood there before goes first.
     fn collect(&mut self, marked: Marked<X>, now: Moment) -> Option<Vec<Letter<X>>> {
-        let Marked { mark, letter } = marked;
-        let key = letter.conversation.clone();
-        if letter.patience.is_zero() {
+        let key = marked.letter.conversation.clone();
+        let patience = marked.letter.patience;
+        if patience.is_zero() {
             let Some(bucket) = self.buckets.remove(&key) else {
-                self.count -= 1;
-                return Some(self.fly(vec![letter], mark));
+                return Some(self.fly(vec![marked]));
             };
-            let sender = (letter.message.channel.clone(), letter.message.sender.clone());
+            let sender = sender_of(&marked.letter);
             let queue = self.waiting.entry(sender.clone()).or_default();
             if queue.is_empty() {
                 self.turns.push_front(sender);
             }
-            queue.push_front(Marked { mark, letter });
-            self.count -= bucket.letters.len();
-            return Some(self.fly(bucket.letters, mark));
+            queue.push_front(marked);
+            return Some(self.fly(bucket.letters));
         }
-        let due = now.plus(letter.patience);
-        let bucket = self.buckets.entry(key).or_insert_with(|| Bucket { letters: Vec::new(), due });
-        bucket.letters.push(letter);
-        bucket.due = due;
+        let (due, latest) = (now.plus(patience), now.plus(patience * LONGEST_COLLECTING));
+        let bucket = self.buckets.entry(key).or_insert_with(|| Bucket { letters: Vec::new(), due, latest });
+        bucket.letters.push(marked);
+        bucket.due = due.min(bucket.latest);
         None
     }
 
@@ -301,23 +331,23 @@ impl<X> Inbox<X> {
             |(key, bucket): &(&SessionKey, &Bucket<X>)| bucket.due <= now && !self.in_flight.contains_key(*key);
         let key = self.buckets.iter().filter(is_due).min_by_key(|(_, bucket)| bucket.due)?.0.clone();
         let bucket = self.buckets.remove(&key)?;
-        self.count -= bucket.letters.len();
-        Some(self.fly(bucket.letters, self.marks))
+        Some(self.fly(bucket.letters))
     }
 
-    fn fly(&mut self, letters: Vec<Letter<X>>, mark: u64) -> Vec<Letter<X>> {
-        if let Some(first) = letters.first() {
+    fn fly(&mut self, letters: Vec<Marked<X>>) -> Vec<Letter<X>> {
+        self.count -= letters.len();
+        let mark = letters.iter().map(|marked| marked.mark).max().unwrap_or_default();
+        if let Some(Marked { letter: first, .. }) = letters.first() {
             let (channel, scope) = (first.message.channel.clone(), first.message.interruption_scope());
             let flying = InFlight { channel, scope, run: first.run.clone(), mark };
             self.in_flight.insert(first.conversation.clone(), flying);
         }
-        letters
+        letters.into_iter().map(|marked| marked.letter).collect()
     }
+}
 
-    fn forget_sender(&mut self, sender: &Sender) {
-        self.waiting.remove(sender);
-        self.turns.retain(|other| other != sender);
-    }
+fn sender_of<X>(letter: &Letter<X>) -> Sender {
+    (letter.message.channel.clone(), letter.message.sender.clone())
 }
 
 #[cfg(test)]

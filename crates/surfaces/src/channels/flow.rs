@@ -54,6 +54,8 @@ struct Inner {
     /// Rises whenever something left the inbox.
     left: watch::Sender<u64>,
     at_work: Mutex<BTreeMap<String, Arc<Channel>>>,
+    /// Channels whose configuration cannot be used.
+    unusable: Mutex<BTreeMap<String, ChannelRow>>,
     tools: BTreeSet<String>,
 }
 
@@ -79,6 +81,7 @@ impl Channels {
             news: Notify::new(),
             left: watch::Sender::new(0),
             at_work: Mutex::default(),
+            unusable: Mutex::default(),
             tools,
         }));
         channels.0.scope.spawn(listen::follow_settings(channels.clone()));
@@ -91,7 +94,7 @@ impl Channels {
     /// # Cancel safety
     /// Safe: what is under way goes on until the daemon ends.
     pub async fn shut_down(&self, enough: impl Future<Output = ()>) {
-        for channel in self.at_work().values() {
+        for channel in std::mem::take(&mut *self.at_work()).into_values() {
             channel.stop();
         }
         self.0.scope.cancel();
@@ -106,8 +109,8 @@ impl Channels {
     /// The channels, for people.
     #[must_use]
     pub fn list(&self) -> Vec<ChannelRow> {
-        let rows: BTreeMap<String, ChannelRow> =
-            self.at_work().iter().map(|(name, channel)| (name.clone(), channel.row())).collect();
+        let mut rows = self.unusable().clone();
+        rows.extend(self.at_work().iter().map(|(name, channel)| (name.clone(), channel.row())));
         rows.into_values().collect()
     }
 
@@ -137,6 +140,10 @@ impl Channels {
 
     fn at_work(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Channel>>> {
         self.0.at_work.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn unusable(&self) -> MutexGuard<'_, BTreeMap<String, ChannelRow>> {
+        self.0.unusable.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn inbox(&self) -> MutexGuard<'_, Inbox<Extra>> {

@@ -1,3 +1,5 @@
+//! The inbox: order, fairness, bounds, collecting, and what a stop takes back.
+
 use super::*;
 
 fn letter(sender: &str, id: usize) -> Letter<()> {
@@ -169,7 +171,7 @@ fn a_stop_takes_back_what_waits_is_collected_and_is_in_flight_and_nothing_else()
     let whose = letter("ann", 0).message.interruption_scope();
     let stopped = inbox.stop(|scope| *scope == whose);
     assert_eq!(stopped.letters.iter().map(|letter| letter.message.id.as_str()).collect::<Vec<_>>(), ["ann-1"]);
-    assert_eq!(stopped.in_flight, [letter("ann", 0).run]);
+    assert_eq!(stopped.in_flight, [(letter("ann", 0).run, "ann".to_owned())]);
     let whose = letter("bob", 0).message.interruption_scope();
     assert_eq!(inbox.stop(|scope| *scope == whose).letters.len(), 1);
     inbox.hear(patient("bob", 1, 100));
@@ -192,4 +194,37 @@ fn what_was_heard_is_settled_when_none_of_it_waits_or_flies() {
     inbox.done(&letter("ann", 0).conversation);
     assert!(inbox.is_settled("irc", mark), "what came later is not waited for");
     assert!(!inbox.is_settled("irc", inbox.mark()));
+}
+
+#[test]
+fn what_is_collected_weighs_and_gives_way_too() {
+    let mut inbox = inbox(5, 10);
+    for id in 0..5 {
+        assert_eq!(inbox.hear(patient("ann", id, 100)), Heard::Taken);
+    }
+    assert_eq!(inbox.next(at(0)), Next::Wait(at(100)), "all of them stand in the bucket");
+    assert!(!inbox.is_settled("irc", inbox.mark()), "what is collected is not settled");
+    match inbox.hear(letter("bob", 0)) {
+        Heard::Crowded(gone) => assert_eq!(gone.message.id, "ann-4"),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(texts(inbox.next(at(0))), ["bob-0"]);
+    assert_eq!(texts(inbox.next(at(100))), ["ann-0", "ann-1", "ann-2", "ann-3"]);
+    assert_eq!(inbox.waiting(), 0);
+}
+
+#[test]
+fn who_keeps_writing_is_answered_in_between() {
+    let mut inbox = inbox(100, 10);
+    let mut answered = Vec::new();
+    for id in 0..20 {
+        inbox.hear(patient("ann", id, 100));
+        let now = at(u64::try_from(id).unwrap() * 90);
+        let taken = texts(inbox.next(now));
+        if !taken.is_empty() {
+            inbox.done(&letter("ann", 0).conversation);
+            answered.push(taken.len());
+        }
+    }
+    assert!(answered.len() >= 2 && answered.iter().all(|count| *count <= 7), "{answered:?}");
 }

@@ -125,5 +125,8 @@ async fn a_new_message_interrupts_and_both_are_read_as_one() {
     let said = messages[0]["content"].as_str().unwrap();
     assert!(said.ends_with("안녕\n\n무시해"), "{said}");
     assert!(said.contains("The user wrote again before the request above was begun"), "{said}");
-    assert!(telegram.messages(CHAT).iter().all(|shown| !shown.text.contains("stopped in")), "nobody asked for a receipt");
+    assert!(
+        telegram.messages(CHAT).iter().all(|shown| !shown.text.contains("stopped in")),
+        "nobody asked for a receipt"
+    );
 }

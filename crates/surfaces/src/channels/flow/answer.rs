@@ -4,21 +4,21 @@
 //! Two write into the chat for a run: its presenter, who keeps the draft, and this one, who carries the answer. The draft is
 //! handed over between them (`Draft`): from then on the presenter leaves it alone until the run is over.
 
-use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use quell_engine::channel::{Courier, Undelivered};
 use quell_engine::scope::Point;
+use quell_engine::tools::attachment::{read_attachment, write_attachment};
 use quell_kernel::channel::sanitise::Narration;
 use quell_protocol::{Attachment, AttachmentKind, ChannelMessage, RunId};
-use std::sync::Arc;
 use tokio::sync::watch;
 
 use super::channel::Channel;
-use super::send::{edit, send, undelivered};
+use super::send::{Patience, edit, send, undelivered};
 use super::{Channels, Extra, words};
 use crate::channels::format::{media, pieces};
 use crate::channels::seam::{MessageId, NotSent, Place};
@@ -86,15 +86,17 @@ impl Answer {
         }
     }
 
-    /// The presenter takes the draft. False when the courier was quicker.
-    pub(super) fn take_draft(&self) -> bool {
-        self.draft.send_if_modified(|draft| {
+    /// The presenter takes the draft, unless the courier was quicker. Dropped, it is given to the courier, and the presenter
+    /// leaves it alone.
+    pub(super) fn take_draft(&self) -> Option<DraftHold<'_>> {
+        let taken = self.draft.send_if_modified(|draft| {
             let free = draft.hand == Hand::Free;
             if free {
                 draft.hand = Hand::Presenter;
             }
             free
-        })
+        });
+        taken.then_some(DraftHold(self))
     }
 
     /// The draft was sent as this message.
@@ -106,11 +108,6 @@ impl Answer {
     pub(super) async fn draft_wanted(&self) {
         // The sender lives in self.
         let _ = self.draft.subscribe().wait_for(|draft| draft.hand == Hand::Wanted).await;
-    }
-
-    /// The presenter leaves the draft alone from now on.
-    pub(super) fn give_draft(&self) {
-        self.draft.send_modify(|draft| draft.hand = Hand::Courier);
     }
 
     /// The message that is the draft.
@@ -149,7 +146,7 @@ impl Answer {
         if let (Some(message), Some(first)) = (&draft, pieces.first())
             && let Some(drafts) = self.channel.network.drafts()
         {
-            match edit(drafts, &self.place, message, first).await {
+            match edit(drafts, &self.place, message, (first, Patience::Long)).await {
                 Ok(()) => sent = 1,
                 // The draft is gone: the answer comes as a message of its own.
                 Err(NotSent::Refused { why }) => tracing::debug!(run = %self.run, why, "a draft could not be changed"),
@@ -158,7 +155,9 @@ impl Answer {
         }
         for (number, piece) in pieces.iter().enumerate().skip(sent) {
             let key = format!("{}-{number}", self.run);
-            send(&self.channel, &self.place, piece, &key).await.map_err(|error| undelivered(error, sent, of))?;
+            send(&self.channel, &self.place, (piece, &key), Patience::Long)
+                .await
+                .map_err(|error| undelivered(error, sent, of))?;
             sent += 1;
         }
         for file in files.into_iter().take(MOST_FILES) {
@@ -173,14 +172,14 @@ impl Answer {
         let Some(files) = self.channel.network.files() else {
             return Err(refused(format!("{} takes no files", self.channel.name)));
         };
-        let (path, folder) = (PathBuf::from(&file.source), folder.to_owned());
-        let read = move |_: &AtomicBool| read_within(&folder, &path);
+        let (path, folder) = (file.source.clone(), folder.to_owned());
+        let read = move |stop: &AtomicBool| read_attachment(&folder, &path, LARGEST_FILE, stop);
         let read = self.channels.scope().blocking(Point::Blocking, "a file of an answer", read).await;
         let bytes = read.map_err(|_| refused("the daemon is shutting down".to_owned()))?.map_err(refused)?;
         files.send(&self.place, &file, bytes).await.map(drop)
     }
 
-    async fn fetch_one(&self, folder: &Path, number: usize, file: &Attachment) -> Result<String, String> {
+    async fn fetch_one(&self, workdir: &Path, number: usize, file: &Attachment) -> Result<String, String> {
         let Some(files) = self.channel.network.files() else {
             return Err("this network hands out no files".to_owned());
         };
@@ -188,25 +187,30 @@ impl Answer {
             return Err(format!("it is larger than {} MiB", LARGEST_FILE / 1024 / 1024));
         }
         let bytes = files.fetch(file, LARGEST_FILE).await.map_err(|error| error.to_string())?;
-        let name = format!("{number}-{}", file_name(file));
-        let (folder, path) = (folder.to_owned(), folder.join(name));
-        let written = path.clone();
-        let write = move |_: &AtomicBool| {
-            std::fs::create_dir_all(&folder).and_then(|()| std::fs::write(&written, bytes)).map_err(|it| it.to_string())
-        };
+        let path = format!("attachments/{}/{number}-{}", folder_name(&self.run), file_name(file));
+        let workdir = workdir.to_owned();
+        let write = move |stop: &AtomicBool| write_attachment(&workdir, &path, &bytes, stop);
         let written = self.channels.scope().blocking(Point::Blocking, "a file of a message", write).await;
-        written.map_err(|_| "the daemon is shutting down".to_owned())??;
-        Ok(path.display().to_string())
+        Ok(written.map_err(|_| "the daemon is shutting down".to_owned())??.display().to_string())
+    }
+}
+
+/// The draft in the presenter's hand.
+pub(super) struct DraftHold<'a>(&'a Answer);
+
+impl Drop for DraftHold<'_> {
+    fn drop(&mut self) {
+        self.0.draft.send_modify(|draft| draft.hand = Hand::Courier);
     }
 }
 
 impl Courier for Answer {
-    fn fetch<'a>(&'a self, folder: &'a Path) -> BoxFuture<'a, Vec<String>> {
+    fn fetch<'a>(&'a self, workdir: &'a Path) -> BoxFuture<'a, Vec<String>> {
         async move {
             let mut lines = Vec::new();
             for (number, file) in self.message.attachments.iter().enumerate().take(MOST_FILES) {
                 let word = word(file.kind);
-                lines.push(match self.fetch_one(folder, number, file).await {
+                lines.push(match self.fetch_one(workdir, number, file).await {
                     Ok(path) => format!("[{word}:{path}]"),
                     Err(why) => format!("[{} could not be fetched: {why}]", word.to_lowercase()),
                 });
@@ -265,20 +269,9 @@ fn file_name(file: &Attachment) -> String {
     name.chars().skip(over).collect()
 }
 
-/// Reads a file of an agent's folder: nothing outside of it, also not by a link.
-fn read_within(folder: &Path, path: &Path) -> Result<Vec<u8>, String> {
-    let shown = path.display();
-    let told = |error: std::io::Error| format!("{shown}: {error}");
-    let folder = folder.canonicalize().map_err(told)?;
-    let path = folder.join(path).canonicalize().map_err(told)?;
-    if !path.starts_with(&folder) {
-        return Err(format!("{shown} is outside of the agent's workdir"));
-    }
-    let facts = std::fs::metadata(&path).map_err(told)?;
-    if !facts.is_file() || facts.len() > LARGEST_FILE {
-        return Err(format!("{shown} is no file of at most {} MiB", LARGEST_FILE / 1024 / 1024));
-    }
-    std::fs::read(&path).map_err(told)
+/// A run's id as the name of a folder.
+fn folder_name(run: &RunId) -> String {
+    run.as_str().chars().map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' }).collect()
 }
 
 impl std::fmt::Debug for Answer {

@@ -8,7 +8,7 @@ use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
 use super::outlet::Outlet;
-use crate::channels::config::{ChannelConfig, ChannelKind};
+use crate::channels::config::{BadChannel, ChannelConfig, ChannelKind};
 use crate::channels::seam::{Manners, Network, Own};
 
 /// A channel at work.
@@ -20,6 +20,8 @@ pub(super) struct Channel {
     pub(super) outlet: Outlet,
     /// Cancelled when it is to listen no longer.
     stopped: CancellationToken,
+    /// Cancelled when it does listen no longer.
+    ended: CancellationToken,
     clock: Clock,
     facts: Mutex<Facts>,
 }
@@ -90,6 +92,7 @@ impl Channel {
             network,
             outlet,
             stopped: CancellationToken::new(),
+            ended: CancellationToken::new(),
             clock,
             facts: Mutex::default(),
         }
@@ -174,12 +177,37 @@ impl Channel {
         self.stopped.cancel();
     }
 
+    /// It has let its account go.
+    pub(super) fn end(&self) {
+        self.ended.cancel();
+    }
+
+    pub(super) async fn ended(&self) {
+        self.ended.cancelled().await;
+    }
+
     pub(super) async fn stopped(&self) {
         self.stopped.cancelled().await;
     }
 
     fn facts(&self) -> MutexGuard<'_, Facts> {
         self.facts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ChannelRow {
+    /// The row of a channel whose configuration cannot be used.
+    pub(super) fn unusable(name: &str, config: &ChannelConfig, bad: &BadChannel) -> Self {
+        Self {
+            name: name.to_owned(),
+            kind: config.kind.word().to_owned(),
+            health: Health::Refused(bad.to_string()),
+            since: None,
+            account: None,
+            heard: 0,
+            answered: 0,
+            undelivered: 0,
+        }
     }
 }
 

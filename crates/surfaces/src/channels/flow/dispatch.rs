@@ -1,17 +1,18 @@
 //! From letters to runs: whose turn it is, what is asked of Quell itself, and which run a message becomes. It decides nothing
 //! that the inbox and the registry decide, and waits for no run.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
-use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
 use quell_engine::channel::{Errand, Orders};
 use quell_engine::dispatch::{StopText, Submission, SubmitError, Submitted};
 use quell_kernel::channel::commands::Command;
 use quell_kernel::channel::inbox::{Letter, Next};
 use quell_kernel::channel::sanitise::Narration;
 use quell_kernel::queue::Refusal;
-use quell_protocol::ChannelMessage;
+use quell_protocol::{ChannelMessage, RunId, StopReason, Verdict};
 use tokio::time::sleep_until;
 
 use super::answer::Answer;
@@ -55,10 +56,16 @@ pub(super) async fn dispatch(channels: Channels) {
 async fn see_to(channels: Channels, letters: Vec<Letter<Extra>>) {
     let Some(letter) = as_one(letters) else { return };
     let conversation = letter.conversation.clone();
-    (channels.0.look)();
-    match Command::of(&letter.message.content) {
-        Some(command) => commands::obey(&channels, &letter, command).await,
-        None => submit(&channels, letter).await,
+    let work = async {
+        (channels.0.look)();
+        match Command::of(&letter.message.content) {
+            Some(command) => commands::obey(&channels, &letter, command).await,
+            None => submit(&channels, letter).await,
+        }
+    };
+    // A bug in one message's way ends that message, and not the channels.
+    if AssertUnwindSafe(work).catch_unwind().await.is_err() {
+        tracing::error!(%conversation, "the way of a message panicked");
     }
     channels.inbox().done(&conversation);
     channels.tell_left();
@@ -102,10 +109,22 @@ async fn submit(channels: &Channels, letter: Letter<Extra>) {
         Ok(Submitted::New(taken)) => {
             channels.scope().spawn(present(channels.clone(), answer, taken.run_id));
         }
-        // A network told it again.
-        Ok(Submitted::Repeat(_) | Submitted::Stopped(_)) | Err(SubmitError::Conflict(_)) => {}
-        Err(SubmitError::Refused(Refusal::QueueFull { .. })) => channel.outlet.seldom(&extra.place, words::CROWDED),
+        Ok(Submitted::Repeat(known)) => told_again(channels, &extra, &known.run_id).await,
+        Ok(Submitted::Stopped(_)) | Err(SubmitError::Conflict(_)) => {}
+        Err(SubmitError::Refused(Refusal::QueueFull { .. })) => {
+            channel.outlet.seldom(&extra.place, &message.sender, words::CROWDED);
+        }
         Err(error) => refused(&extra, &message, &error),
+    }
+}
+
+/// A network told a message again, after a restart of the daemon or of itself. If the daemon went down before it was answered,
+/// whoever asked is told so.
+async fn told_again(channels: &Channels, extra: &Extra, run: &RunId) {
+    let view = channels.engine().run(run).await.ok().flatten();
+    let lost = Some(Verdict::Aborted { reason: StopReason::DaemonStopped, by: None });
+    if view.is_some_and(|view| view.verdict == lost) {
+        extra.channel.outlet.say(&extra.place, words::RESTARTED);
     }
 }
 

@@ -138,7 +138,8 @@ impl ChannelEar {
             Taken::Crowded(refused) => {
                 let Extra { channel, place, .. } = &refused.extra;
                 tracing::warn!(channel = channel.name, sender = refused.message.sender, "too many messages wait");
-                channel.outlet.seldom(place, words::CROWDED);
+                channel.outlet.seldom(place, &refused.message.sender, words::CROWDED);
+                self.channels.tell_left();
             }
         }
         self.channels.0.news.notify_one();

@@ -1,13 +1,16 @@
 //! Listeners: one for each channel, started again when its connection is lost, and made anew when its configuration changes.
 
 use std::collections::BTreeMap;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
+
+use futures_util::FutureExt;
 
 use tokio::time::{Instant, sleep};
 
 use super::Channels;
-use super::channel::{Channel, Health};
+use super::channel::{Channel, ChannelRow, Health};
 use super::ear::ChannelEar;
 use super::outlet::{Outlet, send_notices};
 use crate::channels::config::ChannelConfig;
@@ -36,13 +39,16 @@ pub(super) async fn follow_settings(channels: Channels) {
 /// Stops channels that are gone or were changed, and starts those that are new or were changed.
 fn take_over(channels: &Channels, wanted: &BTreeMap<String, ChannelConfig>) {
     let mut at_work = channels.at_work();
+    let mut gone = BTreeMap::new();
     at_work.retain(|name, channel| {
         let stays = wanted.get(name).is_some_and(|config| config.is_same_as(&channel.config));
         if !stays {
             channel.stop();
+            gone.insert(name.clone(), Arc::clone(channel));
         }
         stays
     });
+    let mut unusable = BTreeMap::new();
     for (name, config) in wanted {
         if at_work.contains_key(name) {
             continue;
@@ -51,6 +57,7 @@ fn take_over(channels: &Channels, wanted: &BTreeMap<String, ChannelConfig>) {
             Ok(network) => network,
             Err(bad) => {
                 tracing::error!(channel = name, %bad, "the channel cannot be used");
+                unusable.insert(name.clone(), ChannelRow::unusable(name, config, &bad));
                 continue;
             }
         };
@@ -58,8 +65,9 @@ fn take_over(channels: &Channels, wanted: &BTreeMap<String, ChannelConfig>) {
         let channel = Arc::new(Channel::new(name, config.clone(), network, (outlet, channels.clock())));
         at_work.insert(name.clone(), Arc::clone(&channel));
         channels.scope().spawn(until_cancelled(channels.clone(), send_notices(Arc::downgrade(&channel), notices)));
-        channels.scope().spawn(listen(channels.clone(), channel));
+        channels.scope().spawn(listen(channels.clone(), channel, gone.remove(name)));
     }
+    *channels.unusable() = unusable;
 }
 
 async fn until_cancelled(channels: Channels, work: impl Future<Output = ()>) {
@@ -69,8 +77,11 @@ async fn until_cancelled(channels: Channels, work: impl Future<Output = ()>) {
     }
 }
 
-/// Listens until the channel is stopped.
-async fn listen(channels: Channels, channel: Arc<Channel>) {
+/// Listens until the channel is stopped, from when the one before it, which had the same account, does not any more.
+async fn listen(channels: Channels, channel: Arc<Channel>, before: Option<Arc<Channel>>) {
+    if let Some(before) = before {
+        before.ended().await;
+    }
     let ear = ChannelEar { channels: channels.clone(), channel: Arc::clone(&channel) };
     let mut pause = FIRST_PAUSE;
     loop {
@@ -78,7 +89,10 @@ async fn listen(channels: Channels, channel: Arc<Channel>) {
         let lost = tokio::select! {
             () = channel.stopped() => break,
             () = channels.scope().cancelled() => break,
-            lost = channel.network.listen(&ear) => lost,
+            lost = AssertUnwindSafe(channel.network.listen(&ear)).catch_unwind() => lost.unwrap_or_else(|_| {
+                tracing::error!(channel = channel.name, "a listener panicked");
+                Lost::Connection("Quell has a bug: the listener of this channel panicked; please report this".to_owned())
+            }),
         };
         let was_connected = channel.is_connected();
         if was_connected && begun.elapsed() >= STEADY {
@@ -106,5 +120,6 @@ async fn listen(channels: Channels, channel: Arc<Channel>) {
         }
     }
     channel.fares(Health::Stopped);
+    channel.end();
     tracing::info!(channel = channel.name, "channel stopped");
 }

@@ -1,23 +1,30 @@
-//! Notices: what is said in a chat besides answers. They are sent one after the other by one task, are bounded, and nobody waits
-//! for them.
+//! Notices: what is said in a chat besides answers. One task sends them, to many places at a time and to each place one after the
+//! other; what waits is bounded, and nobody waits for it.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::Instant;
 
 use super::channel::Channel;
-use super::send::send;
+use super::send::{Patience, send};
 use crate::channels::format::pieces;
 use crate::channels::seam::Place;
 
-/// Notices of a channel that wait to be sent; further ones are dropped.
-const WAITING: usize = 64;
+/// Notices on their way to the task that sends them.
+const HANDED_OVER: usize = 256;
+/// Notices that wait in one place: further ones are dropped, and tools' before that.
+const WAITING: usize = 8;
+const WAITING_OF_TOOLS: usize = 2;
+/// Places to which notices are sent at the same time.
+const PLACES: usize = 64;
 /// Stops of a channel whose end is waited for, to be told.
 const NEWS: usize = 8;
-/// How often the same thing is said in one place, and how many places are remembered.
+/// How often the same thing is said to the same person, and how many of these are remembered.
 const SELDOM: Duration = Duration::from_secs(10);
 const REMEMBERED: usize = 256;
 /// A notice that could not be sent for so long is of no use any more.
@@ -27,7 +34,15 @@ const STALE: Duration = Duration::from_secs(30);
 pub(super) struct Outlet {
     queue: mpsc::Sender<Notice>,
     news: Arc<Semaphore>,
-    said: Mutex<VecDeque<(Place, &'static str, Instant)>>,
+    said: Mutex<VecDeque<Said>>,
+}
+
+/// What was said to whom, and when.
+struct Said {
+    place: Place,
+    sender: String,
+    text: &'static str,
+    at: Instant,
 }
 
 /// One notice.
@@ -36,64 +51,166 @@ pub(super) struct Notice {
     text: String,
     key: String,
     since: Instant,
+    weight: Weight,
+}
+
+/// What matters more is sent first, and dropped last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Weight {
+    Tool,
+    Word,
+    Stop,
 }
 
 impl Outlet {
     /// An outlet, and the queue that [`send_notices`] works off.
     pub(super) fn new() -> (Self, mpsc::Receiver<Notice>) {
-        let (queue, notices) = mpsc::channel(WAITING);
+        let (queue, notices) = mpsc::channel(HANDED_OVER);
         let news = Arc::new(Semaphore::new(NEWS));
         (Self { queue, news, said: Mutex::default() }, notices)
     }
 
-    /// Says something, unless too much waits to be said.
+    /// Says something, unless too much waits to be said there.
     pub(super) fn say(&self, place: &Place, text: impl Into<String>) {
-        let (place, text, key) = (place.clone(), text.into(), uuid::Uuid::now_v7().to_string());
-        if self.queue.try_send(Notice { place, text, key, since: Instant::now() }).is_err() {
-            tracing::debug!("a notice was dropped: too many wait");
-        }
+        self.put(place, text.into(), Weight::Word);
     }
 
-    /// Says something, unless it was said in this place not long ago.
-    pub(super) fn seldom(&self, place: &Place, text: &'static str) {
+    /// Answers a stop: before everything else that waits there.
+    pub(super) fn say_of_stop(&self, place: &Place, text: impl Into<String>) {
+        self.put(place, text.into(), Weight::Stop);
+    }
+
+    /// Says that a tool starts, if next to nothing waits to be said there.
+    pub(super) fn say_of_tool(&self, place: &Place, text: String) {
+        self.put(place, text, Weight::Tool);
+    }
+
+    /// Says something, unless it was said to this person here not long ago.
+    pub(super) fn seldom(&self, place: &Place, sender: &str, text: &'static str) {
         let now = Instant::now();
         let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
-        said.retain(|(_, _, at)| now.duration_since(*at) < SELDOM);
-        if said.iter().any(|(where_, what, _)| where_ == place && *what == text) {
+        said.retain(|other| now.duration_since(other.at) < SELDOM);
+        if said.iter().any(|other| other.place == *place && other.sender == sender && other.text == text) {
             return;
         }
         if said.len() == REMEMBERED {
             said.pop_front();
         }
-        said.push_back((place.clone(), text, now));
+        said.push_back(Said { place: place.clone(), sender: sender.to_owned(), text, at: now });
         drop(said);
-        self.say(place, text);
+        self.put(place, text.to_owned(), Weight::Stop);
     }
 
     /// A place among the stops whose end is told; nothing when all are taken.
     pub(super) fn place_for_news(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.news).try_acquire_owned().ok()
     }
+
+    fn put(&self, place: &Place, text: String, weight: Weight) {
+        let (place, key) = (place.clone(), uuid::Uuid::now_v7().to_string());
+        if self.queue.try_send(Notice { place, text, key, since: Instant::now(), weight }).is_err() {
+            tracing::warn!("a notice was dropped: too many wait");
+        }
+    }
 }
 
 /// Sends a channel's notices until the channel is gone.
 pub(super) async fn send_notices(channel: Weak<Channel>, mut notices: mpsc::Receiver<Notice>) {
-    while let Some(notice) = notices.recv().await {
-        let Some(channel) = channel.upgrade() else { return };
-        if notice.since.elapsed() > STALE {
-            continue;
+    let mut places: HashMap<Place, VecDeque<Notice>> = HashMap::new();
+    let mut under_way = FuturesUnordered::new();
+    loop {
+        // Both arms only wait: what is under way stays in the set.
+        let full = places.len() >= PLACES;
+        tokio::select! {
+            notice = notices.recv() => match notice {
+                Some(notice) => match places.get_mut(&notice.place) {
+                    Some(waiting) => queue(waiting, notice),
+                    None if !full => {
+                        places.insert(notice.place.clone(), VecDeque::new());
+                        under_way.push(send_notice(channel.clone(), notice));
+                    }
+                    None => tracing::warn!("a notice was dropped: too many places are written to"),
+                },
+                None => return,
+            },
+            Some(place) = under_way.next() => match places.get_mut(&place).and_then(VecDeque::pop_front) {
+                Some(next) => under_way.push(send_notice(channel.clone(), next)),
+                None => drop(places.remove(&place)),
+            },
         }
-        for (number, piece) in pieces(&notice.text, &channel.manners.form).iter().enumerate() {
-            let key = format!("{}-{number}", notice.key);
-            let sent = tokio::time::timeout(STALE, send(&channel, &notice.place, piece, &key)).await;
-            let problem = match sent {
-                Ok(Ok(_)) => continue,
-                Ok(Err(error)) => error.to_string(),
-                Err(_elapsed) => format!("it took longer than {} s", STALE.as_secs()),
-            };
-            channel.count_undelivered();
-            tracing::warn!(channel = channel.name, problem, "a notice was not delivered");
-            break;
+    }
+}
+
+fn queue(waiting: &mut VecDeque<Notice>, notice: Notice) {
+    match notice.weight {
+        Weight::Tool if waiting.len() >= WAITING_OF_TOOLS => {}
+        Weight::Word if waiting.len() >= WAITING => tracing::warn!("a notice was dropped: too many wait"),
+        Weight::Tool | Weight::Word => waiting.push_back(notice),
+        Weight::Stop => {
+            if waiting.len() >= WAITING {
+                waiting.pop_back();
+            }
+            let before = waiting.iter().take_while(|other| other.weight == Weight::Stop).count();
+            waiting.insert(before, notice);
         }
+    }
+}
+
+async fn send_notice(channel: Weak<Channel>, notice: Notice) -> Place {
+    let Some(channel) = channel.upgrade().filter(|_| notice.since.elapsed() < STALE) else { return notice.place };
+    for (number, piece) in pieces(&notice.text, &channel.manners.form).iter().enumerate() {
+        let key = format!("{}-{number}", notice.key);
+        let sent = send(&channel, &notice.place, (piece, &key), Patience::Short);
+        let problem = match tokio::time::timeout(STALE, sent).await {
+            Ok(Ok(_)) => continue,
+            Ok(Err(error)) => error.to_string(),
+            Err(_elapsed) => format!("it took longer than {} s", STALE.as_secs()),
+        };
+        channel.count_undelivered();
+        tracing::warn!(channel = channel.name, problem, "a notice was not delivered");
+        break;
+    }
+    notice.place
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn notice(text: &str, weight: Weight) -> Notice {
+        let place = Place { target: "room".to_owned(), thread: None };
+        Notice { place, text: text.to_owned(), key: String::new(), since: Instant::now(), weight }
+    }
+
+    #[tokio::test]
+    async fn what_a_stop_has_to_say_is_said_first_and_tools_give_way() {
+        let mut waiting = VecDeque::new();
+        for number in 0..20 {
+            queue(&mut waiting, notice(&format!("tool {number}"), Weight::Tool));
+        }
+        for number in 0..20 {
+            queue(&mut waiting, notice(&format!("word {number}"), Weight::Word));
+        }
+        queue(&mut waiting, notice("stopping", Weight::Stop));
+        queue(&mut waiting, notice("stopped", Weight::Stop));
+        let texts: Vec<&str> = waiting.iter().map(|notice| notice.text.as_str()).collect();
+        assert_eq!(texts, ["stopping", "stopped", "tool 0", "tool 1", "word 0", "word 1", "word 2", "word 3"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_same_is_said_again_only_to_somebody_else_or_later() {
+        let (outlet, mut notices) = Outlet::new();
+        let place = Place { target: "room".to_owned(), thread: None };
+        for sender in ["ann", "ann", "bob"] {
+            outlet.seldom(&place, sender, "Nothing");
+        }
+        tokio::time::advance(SELDOM).await;
+        outlet.seldom(&place, "ann", "Nothing");
+        drop(outlet);
+        let mut said = 0;
+        while notices.recv().await.is_some() {
+            said += 1;
+        }
+        assert_eq!(said, 3);
     }
 }

@@ -9,14 +9,14 @@ use std::time::Duration;
 
 use quell_engine::cell::{Cell, Follower, Progress};
 use quell_protocol::event::EventKind;
-use quell_protocol::{Receipt, RunId, Verdict};
+use quell_protocol::{Receipt, RunId, StopReason, Verdict};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 
 use super::answer::Answer;
-use super::send::{edit, send};
+use super::send::{Patience, edit, send};
 use super::{Channels, words};
 use crate::channels::format::{Piece, first_piece, pieces};
-use crate::channels::seam::{Drafts, NotSent};
+use crate::channels::seam::{Drafts, NotSent, Reactions};
 
 /// One small thing at a network, such as a sign.
 const SMALL: Duration = Duration::from_secs(10);
@@ -31,27 +31,42 @@ const STOPPED: &str = "⏹";
 /// What a draft shows before there is text.
 const NOTHING_YET: &str = "...";
 
-/// Presents a run from its acceptance to its end.
-pub(super) async fn present(channels: Channels, answer: Arc<Answer>, run: RunId) {
-    let Some(cell) = channels.engine().live(&run) else { return };
-    // A message that another run has taken in is over when that one is.
-    let own = run == answer.run;
+/// Presents the run of a message from its acceptance to its end. `into` is that run, or the active one that may take the message
+/// in.
+pub(super) async fn present(channels: Channels, answer: Arc<Answer>, into: RunId) {
+    let engine = channels.engine();
+    let Some(cell) = engine.live(&answer.run) else {
+        // It is over and forgotten already.
+        let view = engine.run(&answer.run).await.ok().flatten();
+        if let Some((verdict, receipt)) = view.and_then(|view| view.verdict.zip(view.receipt)) {
+            let ended = Ended { answer: &answer, partial: String::new() };
+            ended.finish(&verdict, &receipt).await;
+            ended.sign(ended.last_sign(&verdict)).await;
+        }
+        return;
+    };
     let presenter = Presenter { answer: &answer, cell: &cell };
     presenter.sign(SEEN).await;
-    if own {
-        let mut follower = cell.follow(0);
-        presenter.at_work(&mut follower).await;
-    }
+    presenter.at_work(&mut cell.follow(0)).await;
     cell.reached(Progress::Ended).await;
-    let (Some(verdict), Some(receipt)) = (cell.verdict(), cell.receipt()) else {
-        // Another run has taken the message over, and presents itself.
-        return presenter.unsign(SEEN).await;
+    let partial = words::so_far(&cell.view().output.unwrap_or_default(), &channels.0.tools);
+    let ended = Ended { answer: &answer, partial };
+    let sign = match cell.verdict().zip(cell.receipt()) {
+        Some((verdict, receipt)) => {
+            ended.finish(&verdict, &receipt).await;
+            ended.last_sign(&verdict)
+        }
+        // Another run has taken the message in: it is done when that one is.
+        None => match engine.live(&into) {
+            Some(other) => {
+                other.reached(Progress::Ended).await;
+                other.verdict().map_or(Some(DONE), |verdict| sign_of(&verdict))
+            }
+            None => Some(DONE),
+        },
     };
-    if own {
-        presenter.finish(&verdict, &receipt).await;
-    }
     presenter.unsign(SEEN).await;
-    presenter.sign(presenter.last_sign(&verdict)).await;
+    ended.sign(sign).await;
 }
 
 struct Presenter<'a> {
@@ -65,49 +80,56 @@ struct Growing {
     text: String,
     /// A new step has begun: what it says takes the place of what was said before.
     anew: bool,
-    shown: String,
+    /// The text that was looked at last.
+    looked_at: Option<String>,
+    /// What the draft shows.
+    shown: Option<Piece>,
     next: Instant,
+}
+
+/// What becomes of the draft.
+enum Drafting {
+    GoesOn,
+    IsOver,
 }
 
 impl Presenter<'_> {
     /// While the run works. When this returns nobody is writing any more, and the draft is left alone.
     async fn at_work(&self, follower: &mut Follower) {
         let manners = self.answer.channel.manners;
-        let mut growing = Growing { text: String::new(), anew: false, shown: String::new(), next: Instant::now() };
-        let mut drafting = self.drafts().is_some() && self.answer.take_draft();
+        let mut growing = Growing::new();
+        let mut hold = self.drafts().and_then(|_| self.answer.take_draft());
         let mut typing = interval(manners.typing_every);
         typing.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut writes = false;
         loop {
-            let due = drafting && writes && growing.is_news();
-            // Every arm only waits; what is done at the network comes after.
+            let due = hold.is_some() && writes && growing.is_news();
+            // Every arm only waits; what is done at the network comes after. What comes seldom is looked at first.
             let step = tokio::select! {
                 biased;
                 () = self.cell.reached(Progress::Ending) => Step::Over,
-                () = self.answer.draft_wanted(), if drafting => Step::GiveDraft,
+                () = self.answer.draft_wanted(), if hold.is_some() => Step::GiveDraft,
+                _ = typing.tick(), if writes => Step::Typing,
+                () = sleep_until(growing.next), if due => Step::Draft,
                 event = follower.next() => match event {
                     Some(event) => Step::Event(event.kind.clone()),
                     None => Step::Over,
                 },
-                _ = typing.tick(), if writes => Step::Typing,
-                () = sleep_until(growing.next), if due => Step::Draft,
             };
             match step {
                 Step::Over => break,
-                Step::GiveDraft => {
-                    drafting = false;
-                    self.answer.give_draft();
-                }
+                Step::GiveDraft => hold = None,
                 Step::Event(kind) => {
                     writes |= matches!(kind, EventKind::Started { .. });
                     self.take(kind, &mut growing);
                 }
                 Step::Typing => self.show_typing().await,
-                Step::Draft => drafting = self.show_draft(&mut growing).await,
+                Step::Draft => {
+                    if let Drafting::IsOver = self.show_draft(&mut growing).await {
+                        hold = None;
+                    }
+                }
             }
-        }
-        if drafting {
-            self.answer.give_draft();
         }
         if writes {
             self.hide_typing().await;
@@ -118,9 +140,9 @@ impl Presenter<'_> {
         match kind {
             EventKind::TextDelta { text } => growing.add(&text),
             EventKind::StepStarted { .. } => growing.anew = true,
-            EventKind::Snapshot { text, .. } => growing.text = text,
+            EventKind::Snapshot { text, .. } => (growing.text, growing.anew) = (text, false),
             EventKind::ToolStarted { tool, arguments, .. } if self.answer.channel.config.show_tool_calls => {
-                self.answer.channel.outlet.say(&self.answer.place, words::tool(&tool, &arguments));
+                self.answer.channel.outlet.say_of_tool(&self.answer.place, words::tool(&tool, &arguments));
             }
             _ => {}
         }
@@ -130,141 +152,61 @@ impl Presenter<'_> {
         self.answer.channel.network.drafts().filter(|_| self.answer.channel.config.drafts)
     }
 
-    /// Sends the draft, or changes it. False when there is to be none after all.
-    async fn show_draft(&self, growing: &mut Growing) -> bool {
-        let Some(drafts) = self.drafts() else { return false };
+    /// Sends the draft, or changes it where it shows something else.
+    ///
+    /// Not raced against the end: a draft that was sent has to be known so that it can be finished, and a change that was given up
+    /// half-way could come after the last one. The stop itself does not wait for this.
+    async fn show_draft(&self, growing: &mut Growing) -> Drafting {
+        let Some(drafts) = self.drafts() else { return Drafting::IsOver };
         let (channel, place) = (&self.answer.channel, &self.answer.place);
         let text = words::so_far(&growing.text, &self.answer.channels.0.tools);
-        let shown = if text.trim().is_empty() { NOTHING_YET } else { &text };
-        let piece = first_piece(shown, &channel.manners.form);
-        growing.shown.clone_from(&growing.text);
+        let piece = first_piece(if text.trim().is_empty() { NOTHING_YET } else { &text }, &channel.manners.form);
+        growing.looked_at = Some(growing.text.clone());
+        if growing.shown.as_ref() == Some(&piece) {
+            return Drafting::GoesOn;
+        }
         growing.next = Instant::now() + channel.manners.edit_every;
-        let Some(message) = self.answer.draft() else {
-            let key = format!("{}-draft", self.answer.run);
-            // Not raced against the end: a draft that was sent has to be known, so that it can be finished.
-            return match timeout(SMALL, channel.network.send(place, &piece, &key)).await {
-                Ok(Ok(message)) => {
-                    self.answer.draft_is(message);
-                    true
-                }
-                Ok(Err(_)) | Err(_) => false,
-            };
+        let done = match self.answer.draft() {
+            Some(message) => timeout(SMALL, drafts.edit(place, &message, &piece)).await,
+            None => {
+                let key = format!("{}-draft", self.answer.run);
+                let sent = timeout(SMALL, channel.network.send(place, &piece, &key)).await;
+                sent.map(|sent| sent.map(|message| self.answer.draft_is(message)))
+            }
         };
-        let changed = tokio::select! {
-            biased;
-            () = self.cell.reached(Progress::Ending) => return true,
-            changed = timeout(SMALL, drafts.edit(place, &message, &piece)) => changed,
-        };
-        match changed {
-            Ok(Ok(())) | Err(_) => true,
-            // It will be shown with the next change.
+        match done {
+            Ok(Ok(())) => growing.shown = Some(piece),
+            // It is shown with the next change.
             Ok(Err(NotSent::Undelivered { after, .. })) => {
-                growing.shown.clear();
+                growing.looked_at = None;
                 growing.next += after.unwrap_or_default();
-                true
             }
-            Ok(Err(NotSent::Unknown { .. })) => true,
-            Ok(Err(NotSent::Refused { .. })) => false,
+            // A message of which nobody knows whether it is there can be no draft.
+            Ok(Err(NotSent::Unknown { .. })) | Err(_) if self.answer.draft().is_none() => return Drafting::IsOver,
+            Ok(Err(NotSent::Unknown { .. })) | Err(_) => growing.looked_at = None,
+            Ok(Err(NotSent::Refused { .. })) => return Drafting::IsOver,
         }
-    }
-
-    /// What is said when there is no answer, in the place of the draft if there is one.
-    async fn finish(&self, verdict: &Verdict, receipt: &Receipt) {
-        if self.answer.is_delivered() {
-            return;
-        }
-        let draft = self.answer.draft();
-        let withheld = self.answer.withheld_because().is_some();
-        let last_word = match verdict {
-            // Whatever became of the answer, it was said in the log and stands in the receipt.
-            Verdict::Completed if !withheld => return,
-            Verdict::Completed => None,
-            Verdict::Failed { .. } | Verdict::Aborted { .. } => words::without_an_answer(verdict, receipt),
-        };
-        let said = async {
-            match (draft, self.drafts()) {
-                (Some(message), Some(drafts)) => {
-                    let end = last_word.clone().unwrap_or_else(|| match withheld {
-                        true => words::WITHHELD.to_owned(),
-                        false => words::cut(verdict).to_owned(),
-                    });
-                    let partial = if withheld { String::new() } else { self.partial() };
-                    let text = if partial.trim().is_empty() { end } else { format!("{partial}\n\n{end}") };
-                    let piece = self.last_piece(&text);
-                    if edit(drafts, &self.answer.place, &message, &piece).await.is_ok() {
-                        return;
-                    }
-                    self.say(last_word).await;
-                }
-                _ => self.say(last_word).await,
-            }
-        };
-        if timeout(LAST_WORD, said).await.is_err() {
-            tracing::warn!(run = %self.answer.run, "the end of a run could not be told in its chat");
-        }
-    }
-
-    async fn say(&self, last_word: Option<String>) {
-        let Some(last_word) = last_word else { return };
-        let (channel, place) = (&self.answer.channel, &self.answer.place);
-        for (number, piece) in pieces(&last_word, &channel.manners.form).iter().enumerate() {
-            let key = format!("{}-end-{number}", self.answer.run);
-            if let Err(error) = send(channel, place, piece, &key).await {
-                channel.count_undelivered();
-                tracing::warn!(run = %self.answer.run, %error, "the end of a run was not told in its chat");
-                return;
-            }
-        }
-    }
-
-    fn partial(&self) -> String {
-        let text = self.cell.view().output.unwrap_or_default();
-        words::so_far(&text, &self.answer.channels.0.tools)
-    }
-
-    fn last_piece(&self, text: &str) -> Piece {
-        first_piece(text, &self.answer.channel.manners.form)
-    }
-
-    fn last_sign(&self, verdict: &Verdict) -> &'static str {
-        match verdict {
-            Verdict::Completed if self.answer.is_delivered() || self.answer.run != self.cell.run.id => DONE,
-            Verdict::Completed | Verdict::Failed { .. } => FAILED,
-            Verdict::Aborted { reason: quell_protocol::StopReason::Timeout, .. } => FAILED,
-            Verdict::Aborted { .. } => STOPPED,
-        }
+        Drafting::GoesOn
     }
 
     async fn sign(&self, sign: &str) {
-        let Some(reactions) = self.reactions() else { return };
-        let done = timeout(SMALL, reactions.add(&self.answer.place, &self.answer.asked, sign)).await;
-        if !matches!(done, Ok(Ok(()))) {
-            tracing::debug!(run = %self.answer.run, sign, ?done, "a sign was not put on a message");
-        }
+        put(self.answer, sign).await;
     }
 
     async fn unsign(&self, sign: &str) {
-        let Some(reactions) = self.reactions() else { return };
+        let Some(reactions) = reactions(self.answer) else { return };
         let done = timeout(SMALL, reactions.remove(&self.answer.place, &self.answer.asked, sign)).await;
         if !matches!(done, Ok(Ok(()))) {
             tracing::debug!(run = %self.answer.run, sign, ?done, "a sign was not taken off a message");
         }
     }
 
-    fn reactions(&self) -> Option<&dyn crate::channels::seam::Reactions> {
-        self.answer.channel.network.reactions().filter(|_| self.answer.channel.config.ack_reactions)
-    }
-
     async fn show_typing(&self) {
         let Some(typing) = self.answer.channel.network.typing() else { return };
-        tokio::select! {
-            biased;
-            () = self.cell.reached(Progress::Ending) => {}
-            shown = timeout(SMALL, typing.show(&self.answer.place)) => {
-                if !matches!(shown, Ok(Ok(()))) {
-                    tracing::debug!(run = %self.answer.run, ?shown, "nobody sees that somebody is writing");
-                }
-            }
+        // Not raced: what was given up half-way could come after it was hidden again.
+        let shown = timeout(SMALL, typing.show(&self.answer.place)).await;
+        if !matches!(shown, Ok(Ok(()))) {
+            tracing::debug!(run = %self.answer.run, ?shown, "nobody sees that somebody is writing");
         }
     }
 
@@ -277,6 +219,99 @@ impl Presenter<'_> {
     }
 }
 
+/// A run that is over.
+struct Ended<'a> {
+    answer: &'a Answer,
+    /// What it had said of an answer that was not finished.
+    partial: String,
+}
+
+impl Ended<'_> {
+    /// What is said when there is no answer, in the place of the draft if there is one.
+    async fn finish(&self, verdict: &Verdict, receipt: &Receipt) {
+        if self.answer.is_delivered() {
+            return;
+        }
+        let withheld = self.answer.withheld_because().is_some();
+        let last_word = match verdict {
+            Verdict::Completed if withheld => None,
+            Verdict::Completed => Some(words::UNDELIVERED.to_owned()),
+            Verdict::Failed { .. } | Verdict::Aborted { .. } => words::without_an_answer(verdict, receipt),
+        };
+        let said = async {
+            let drafts = self.answer.channel.network.drafts().filter(|_| self.answer.channel.config.drafts);
+            if let (Some(message), Some(drafts)) = (self.answer.draft(), drafts) {
+                let end = match (&last_word, withheld) {
+                    (Some(last_word), _) => last_word.as_str(),
+                    (None, true) => words::WITHHELD,
+                    (None, false) => words::cut(verdict),
+                };
+                let partial = if withheld { "" } else { self.partial.trim() };
+                let text = if partial.is_empty() { end.to_owned() } else { format!("{partial}\n\n{end}") };
+                // Of what is too long the end is shown, and that is what matters here.
+                let piece = first_piece(&text, &self.answer.channel.manners.form);
+                if edit(drafts, &self.answer.place, &message, (&piece, Patience::Long)).await.is_ok() {
+                    return;
+                }
+            }
+            if let Some(last_word) = &last_word {
+                self.say(last_word).await;
+            }
+        };
+        if timeout(LAST_WORD, said).await.is_err() {
+            tracing::warn!(run = %self.answer.run, "the end of a run could not be told in its chat");
+        }
+    }
+
+    async fn say(&self, last_word: &str) {
+        let (channel, place) = (&self.answer.channel, &self.answer.place);
+        for (number, piece) in pieces(last_word, &channel.manners.form).iter().enumerate() {
+            let key = format!("{}-end-{number}", self.answer.run);
+            if let Err(error) = send(channel, place, (piece, &key), Patience::Long).await {
+                channel.count_undelivered();
+                tracing::warn!(run = %self.answer.run, %error, "the end of a run was not told in its chat");
+                return;
+            }
+        }
+    }
+
+    /// The sign that stays; none on a message that was kept back.
+    fn last_sign(&self, verdict: &Verdict) -> Option<&'static str> {
+        match verdict {
+            Verdict::Completed if self.answer.is_delivered() => Some(DONE),
+            _ if self.answer.withheld_because().is_some() => None,
+            Verdict::Completed => Some(FAILED),
+            Verdict::Failed { .. } | Verdict::Aborted { .. } => sign_of(verdict),
+        }
+    }
+
+    async fn sign(&self, sign: Option<&str>) {
+        if let Some(sign) = sign {
+            put(self.answer, sign).await;
+        }
+    }
+}
+
+fn sign_of(verdict: &Verdict) -> Option<&'static str> {
+    Some(match verdict {
+        Verdict::Completed => DONE,
+        Verdict::Failed { .. } | Verdict::Aborted { reason: StopReason::Timeout, .. } => FAILED,
+        Verdict::Aborted { .. } => STOPPED,
+    })
+}
+
+async fn put(answer: &Answer, sign: &str) {
+    let Some(reactions) = reactions(answer) else { return };
+    let done = timeout(SMALL, reactions.add(&answer.place, &answer.asked, sign)).await;
+    if !matches!(done, Ok(Ok(()))) {
+        tracing::debug!(run = %answer.run, sign, ?done, "a sign was not put on a message");
+    }
+}
+
+fn reactions(answer: &Answer) -> Option<&dyn Reactions> {
+    answer.channel.network.reactions().filter(|_| answer.channel.config.ack_reactions)
+}
+
 enum Step {
     Over,
     GiveDraft,
@@ -286,6 +321,10 @@ enum Step {
 }
 
 impl Growing {
+    fn new() -> Self {
+        Self { text: String::new(), anew: false, looked_at: None, shown: None, next: Instant::now() }
+    }
+
     fn add(&mut self, text: &str) {
         if std::mem::take(&mut self.anew) {
             self.text.clear();
@@ -293,8 +332,8 @@ impl Growing {
         self.text.push_str(text);
     }
 
-    /// True when the draft does not show what there is: at first not even that somebody works.
+    /// True when the draft may show something else than what there is; at first not even that somebody works.
     fn is_news(&self) -> bool {
-        self.shown.is_empty() || self.shown != self.text
+        self.looked_at.as_ref() != Some(&self.text)
     }
 }

@@ -9,18 +9,33 @@ use super::channel::Channel;
 use crate::channels::format::Piece;
 use crate::channels::seam::{Drafts, MessageId, NotSent, Place};
 
-/// How often a piece is tried.
+/// How often something is tried whose effect is not known.
 const TRIES: u32 = 5;
-/// The first pause; each further one is twice as long.
+/// The first pause; each further one is twice as long, up to the last.
 const PAUSE: Duration = Duration::from_millis(500);
-/// The longest pause that a network may ask for.
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+const LAST_PAUSE: Duration = Duration::from_secs(15);
+/// A network that wants to be left alone for longer is given up.
+const LONGEST_WISH: Duration = Duration::from_secs(600);
 
-/// Sends one piece. Dropped, it gives the request up.
+/// How long a piece that is certainly not shown is tried again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Patience {
+    /// A few times.
+    Short,
+    /// Until the caller gives up: a server that restarts comes back.
+    Long,
+}
+
+/// Sends one piece with its key. Dropped, it gives the request up.
 ///
 /// # Errors
 /// Why it was not sent, or that nobody knows.
-pub(super) async fn send(channel: &Channel, place: &Place, piece: &Piece, key: &str) -> Result<MessageId, NotSent> {
+pub(super) async fn send(
+    channel: &Channel,
+    place: &Place,
+    (piece, key): (&Piece, &str),
+    patience: Patience,
+) -> Result<MessageId, NotSent> {
     let mut tried = 0;
     loop {
         let error = match channel.network.send(place, piece, key).await {
@@ -28,7 +43,7 @@ pub(super) async fn send(channel: &Channel, place: &Place, piece: &Piece, key: &
             Err(error) => error,
         };
         tried += 1;
-        match pause(&error, tried, Repeats::WithKey) {
+        match pause(&error, tried, (Repeats::WithKey, patience)) {
             Some(pause) => sleep(pause).await,
             None => return Err(error),
         }
@@ -43,13 +58,13 @@ pub(super) async fn edit(
     drafts: &dyn Drafts,
     place: &Place,
     message: &MessageId,
-    piece: &Piece,
+    (piece, patience): (&Piece, Patience),
 ) -> Result<(), NotSent> {
     let mut tried = 0;
     loop {
         let Err(error) = drafts.edit(place, message, piece).await else { return Ok(()) };
         tried += 1;
-        match pause(&error, tried, Repeats::Always) {
+        match pause(&error, tried, (Repeats::Always, patience)) {
             Some(pause) => sleep(pause).await,
             None => return Err(error),
         }
@@ -64,15 +79,16 @@ enum Repeats {
 }
 
 /// How long to wait before the next try; nothing when there is none.
-fn pause(error: &NotSent, tried: u32, repeats: Repeats) -> Option<Duration> {
-    if tried >= TRIES {
-        return None;
-    }
-    let usual = PAUSE.saturating_mul(1 << (tried - 1).min(8));
+fn pause(error: &NotSent, tried: u32, (repeats, patience): (Repeats, Patience)) -> Option<Duration> {
+    let usual = PAUSE.saturating_mul(1 << (tried - 1).min(8)).min(LAST_PAUSE);
+    let again = tried < TRIES;
     match error {
-        NotSent::Undelivered { after, .. } => Some(after.unwrap_or(usual).min(LONGEST_PAUSE)),
-        NotSent::Refused { .. } => None,
-        NotSent::Unknown { repeatable, .. } => (*repeatable || repeats == Repeats::Always).then_some(usual),
+        NotSent::Undelivered { after, .. } if again || patience == Patience::Long => {
+            // Whoever asks too early is told to wait longer.
+            Some(after.unwrap_or(usual)).filter(|pause| *pause <= LONGEST_WISH)
+        }
+        NotSent::Undelivered { .. } | NotSent::Refused { .. } => None,
+        NotSent::Unknown { repeatable, .. } => (again && (*repeatable || repeats == Repeats::Always)).then_some(usual),
     }
 }
 
@@ -89,26 +105,35 @@ pub(super) fn undelivered(error: NotSent, sent: usize, of: usize) -> Undelivered
 mod tests {
     use super::*;
 
+    const ONCE: (Repeats, Patience) = (Repeats::WithKey, Patience::Long);
+    const EDIT: (Repeats, Patience) = (Repeats::Always, Patience::Short);
+
     fn unknown(repeatable: bool) -> NotSent {
         NotSent::Unknown { why: "lost".to_owned(), repeatable }
     }
 
     #[test]
     fn what_may_be_shown_already_is_not_sent_again_unless_its_key_makes_it_one() {
-        assert_eq!(pause(&unknown(false), 1, Repeats::WithKey), None);
-        assert_eq!(pause(&unknown(true), 1, Repeats::WithKey), Some(PAUSE));
-        assert_eq!(pause(&unknown(false), 1, Repeats::Always), Some(PAUSE));
-        assert_eq!(pause(&NotSent::Refused { why: "no".to_owned() }, 1, Repeats::Always), None);
+        assert_eq!(pause(&unknown(false), 1, ONCE), None);
+        assert_eq!(pause(&unknown(true), 1, ONCE), Some(PAUSE));
+        assert_eq!(pause(&unknown(true), TRIES, ONCE), None);
+        assert_eq!(pause(&unknown(false), 1, EDIT), Some(PAUSE));
+        assert_eq!(pause(&NotSent::Refused { why: "no".to_owned() }, 1, EDIT), None);
     }
 
     #[test]
-    fn a_network_says_how_long_to_wait_within_reason_and_not_for_ever() {
-        let busy = |seconds| NotSent::Undelivered { why: "429".to_owned(), after: Some(Duration::from_secs(seconds)) };
-        assert_eq!(pause(&busy(3), 1, Repeats::WithKey), Some(Duration::from_secs(3)));
-        assert_eq!(pause(&busy(3600), 1, Repeats::WithKey), Some(LONGEST_PAUSE));
-        assert_eq!(pause(&busy(3), TRIES, Repeats::WithKey), None);
+    fn what_is_certainly_not_shown_is_tried_until_the_server_is_back() {
         let undelivered = NotSent::Undelivered { why: "reset".to_owned(), after: None };
-        assert_eq!(pause(&undelivered, 3, Repeats::WithKey), Some(4 * PAUSE));
+        assert_eq!(pause(&undelivered, 3, ONCE), Some(4 * PAUSE));
+        assert_eq!(pause(&undelivered, 100, ONCE), Some(LAST_PAUSE));
+        assert_eq!(pause(&undelivered, TRIES, EDIT), None);
+    }
+
+    #[test]
+    fn a_network_says_how_long_to_wait_and_is_not_asked_before() {
+        let busy = |seconds| NotSent::Undelivered { why: "429".to_owned(), after: Some(Duration::from_secs(seconds)) };
+        assert_eq!(pause(&busy(90), 1, ONCE), Some(Duration::from_secs(90)));
+        assert_eq!(pause(&busy(3600), 1, ONCE), None);
     }
 
     #[test]

@@ -37,7 +37,7 @@ pub(super) fn stop(channels: &Channels, message: &ChannelMessage, extra: &Extra,
     let outlet = &extra.channel.outlet;
     let scope = message.interruption_scope();
     let (stop, withdrawn) = match reach {
-        Reach::Refused => return outlet.seldom(&extra.place, words::ONLY_OPERATORS),
+        Reach::Refused => return outlet.seldom(&extra.place, &message.sender, words::ONLY_OPERATORS),
         Reach::Conversation => {
             let covered = |other: &InterruptionScope| *other == scope;
             let whole = StopScope::Conversation { scope: scope.clone() };
@@ -50,16 +50,16 @@ pub(super) fn stop(channels: &Channels, message: &ChannelMessage, extra: &Extra,
     };
     let runs = stop.tickets.len();
     if runs + withdrawn == 0 && stop.processes.is_empty() {
-        return outlet.seldom(&extra.place, words::NOTHING_TO_STOP);
+        return outlet.seldom(&extra.place, &message.sender, words::NOTHING_TO_STOP);
     }
     let queued = stop.withdrawn.len();
-    outlet.say(&extra.place, words::stopping(runs.saturating_sub(queued), withdrawn + queued));
+    outlet.say_of_stop(&extra.place, words::stopping(runs.saturating_sub(queued), withdrawn + queued));
     if runs > queued {
         tell_when_settled(channels, extra, stop);
     }
 }
 
-/// Answers what was stopped, and how many messages were taken back that no run was made of.
+/// Answers what was stopped, and how many messages were taken back before a run was made of them.
 fn act(
     channels: &Channels,
     message: &ChannelMessage,
@@ -78,12 +78,16 @@ fn act(
     if stop.aborted.is_empty() && !stop.ending.is_empty() {
         stop = engine.stop(&caller, scope, &ask(Push::Forced));
     }
-    for run in withdrawn.in_flight {
-        let of_run = engine.stop(&caller, &StopScope::Run { id: run, session: None }, &ask(Push::Gentle));
+    let mut taken_back = withdrawn.letters.len();
+    for (run, sender) in withdrawn.in_flight {
+        // A stop of a run that is not known yet is kept for whoever will have sent it.
+        let sender = super::caller(&message.channel, &sender, Rights::Write);
+        let of_run = engine.stop(&sender, &StopScope::Run { id: run, session: None }, &ask(Push::Gentle));
+        taken_back += usize::from(of_run.tickets.is_empty());
         let new = of_run.tickets.into_iter().filter(|new| !stop.tickets.iter().any(|known| same(known, new)));
         stop.tickets.extend(new.collect::<Vec<_>>());
     }
-    (stop, withdrawn.letters.len())
+    (stop, taken_back)
 }
 
 fn same(one: &quell_engine::dispatch::Ticket, other: &quell_engine::dispatch::Ticket) -> bool {
@@ -103,7 +107,7 @@ fn tell_when_settled(channels: &Channels, extra: &Extra, stop: Stop) {
         for ticket in &stop.tickets {
             let cell = ticket.cell();
             let Some(receipt) = cell.receipt().filter(|receipt| !receipt.resources.is_empty()) else { continue };
-            extra.channel.outlet.say(&extra.place, words::settled(&receipt));
+            extra.channel.outlet.say_of_stop(&extra.place, words::settled(&receipt));
         }
     });
 }

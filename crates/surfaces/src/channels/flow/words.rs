@@ -14,6 +14,7 @@ pub(super) const EMPTY: &str = "⚠️ The model ended without saying anything. 
 pub(super) const PROTOCOL_ONLY: &str =
     "⚠️ The model wrote a tool call as text instead of an answer. Ask again, or use another model (/model).";
 
+pub(super) const RESTARTED: &str = "⚠️ Quell was restarted before this was answered. Ask again.";
 pub(super) const WITHHELD: &str = "(This answer was kept back.)";
 
 const TIMED_OUT: &str = "⚠️ Request timed out before it was finished. Ask again, or ask for less at once.";
@@ -75,6 +76,10 @@ pub(super) fn cleaned(answer: &str, tools: &BTreeSet<String>, narration: Narrati
 pub(super) fn so_far(text: &str, tools: &BTreeSet<String>) -> String {
     sanitise::so_far(text, &Rules { tools, narration: Narration::Keep })
 }
+
+/// What is said when an answer is not shown as a whole.
+pub(super) const UNDELIVERED: &str =
+    "⚠️ The answer could not be shown here as a whole; it stands in the history. Ask for it again.";
 
 /// What stands at the end of a draft that was cut off.
 pub(super) fn cut(verdict: &Verdict) -> &'static str {

@@ -1,0 +1,92 @@
+//! Files that come with messages of chat networks and go with answers, below an agent's workdir and nowhere else: the border is
+//! that of the file tools, and always stands.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+
+use super::confine::Root;
+use super::read::CHUNK;
+use super::replace::Target;
+use super::{Fault, Ground, Stop};
+
+/// Reads a file of at most `most` bytes. Told to stop, it says so.
+///
+/// # Errors
+/// What is wrong with it, for people.
+pub fn read_attachment(workdir: &Path, path: &str, most: u64, stop: &AtomicBool) -> Result<Vec<u8>, String> {
+    let stop = Stop(stop);
+    let read = || -> Result<Vec<u8>, Fault> {
+        let root = Root::open(&ground(workdir))?;
+        let mut source = root.file(&root.relative(path)?)?;
+        let (mut bytes, mut chunk) = (Vec::new(), vec![0; CHUNK]);
+        loop {
+            stop.check()?;
+            let count = source.file.read(&mut chunk).map_err(|error| Fault::Told(format!("{path}: {error}")))?;
+            if count == 0 {
+                return Ok(bytes);
+            }
+            bytes.extend_from_slice(chunk.get(..count).unwrap_or_default());
+            if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > most {
+                return Err(Fault::Told(format!("{path} is larger than {most} bytes")));
+            }
+        }
+    };
+    read().map_err(told)
+}
+
+/// Writes a file below the workdir, making its folders. Answers its full path.
+///
+/// # Errors
+/// What is wrong with it, for people; then there is no such file.
+pub fn write_attachment(workdir: &Path, path: &str, bytes: &[u8], stop: &AtomicBool) -> Result<PathBuf, String> {
+    let write = || -> Result<PathBuf, Fault> {
+        let root = Root::open(&ground(workdir))?;
+        let path = root.relative(path)?;
+        Target::find(&root, &path)?.fill(bytes, &Stop(stop))?;
+        Ok(workdir.join(path))
+    };
+    write().map_err(told)
+}
+
+fn ground(workdir: &Path) -> Ground {
+    Ground { workdir: workdir.to_path_buf(), unconfined: false, output_limit: 0 }
+}
+
+fn told(fault: Fault) -> String {
+    match fault {
+        Fault::Stopped => "the request was stopped".to_owned(),
+        Fault::Told(problem) => problem,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GO: AtomicBool = AtomicBool::new(false);
+
+    #[test]
+    fn files_come_and_go_below_the_workdir_alone() {
+        let (dir, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let path = write_attachment(dir.path(), "attachments/r1/0-cat.png", b"cat", &GO).unwrap();
+        assert_eq!(path, dir.path().join("attachments/r1/0-cat.png"));
+        assert_eq!(read_attachment(dir.path(), path.to_str().unwrap(), 3, &GO).unwrap(), b"cat");
+        assert!(read_attachment(dir.path(), "attachments/r1/0-cat.png", 2, &GO).unwrap_err().contains("larger than 2"));
+        assert!(read_attachment(dir.path(), "../secret", 10, &GO).is_err());
+        std::fs::write(outside.path().join("key"), "secret").unwrap();
+        std::os::unix::fs::symlink(outside.path(), dir.path().join("way-out")).unwrap();
+        assert!(read_attachment(dir.path(), "way-out/key", 10, &GO).is_err());
+        assert!(write_attachment(dir.path(), "way-out/planted", b"x", &GO).is_err());
+        assert!(!outside.path().join("planted").exists());
+    }
+
+    #[test]
+    fn a_stop_ends_both() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("f"), "x").unwrap();
+        let stop = AtomicBool::new(true);
+        assert_eq!(read_attachment(dir.path(), "f", 10, &stop).unwrap_err(), "the request was stopped");
+        assert!(write_attachment(dir.path(), "g", b"x", &stop).is_err() && !dir.path().join("g").exists());
+    }
+}
