@@ -34,7 +34,9 @@ use tokio::sync::{Notify, watch};
 
 use self::channel::Channel;
 pub use self::channel::{ChannelRow, Health};
-use super::seam::{MessageId, Place};
+use super::config::{BadChannel, ChannelConfig};
+use super::network;
+use super::seam::{MessageId, Network, Place};
 use super::settings::{LiveSettings, Numbered};
 
 /// The chat networks of one daemon. Clones are the same.
@@ -46,6 +48,7 @@ struct Inner {
     live: LiveSettings,
     /// Looks whether the configuration has changed, before a message is routed.
     look: Arc<dyn Fn() + Send + Sync>,
+    make: Make,
     /// Tasks of the channels' own: listeners, presenters, notices.
     scope: Scope,
     inbox: Mutex<Inbox<Extra>>,
@@ -59,6 +62,9 @@ struct Inner {
     tools: BTreeSet<String>,
 }
 
+/// Makes the network of a configured channel.
+type Make = Arc<dyn Fn(&str, &ChannelConfig) -> Result<Arc<dyn Network>, BadChannel> + Send + Sync>;
+
 /// What a letter needs besides its message.
 #[derive(Debug, Clone)]
 struct Extra {
@@ -71,12 +77,17 @@ impl Channels {
     /// Starts to listen in every configured channel, and follows changes of the configuration.
     #[must_use]
     pub fn start(engine: Engine, live: LiveSettings, look: Arc<dyn Fn() + Send + Sync>) -> Self {
+        Self::start_with(engine, live, look, Arc::new(network))
+    }
+
+    fn start_with(engine: Engine, live: LiveSettings, look: Arc<dyn Fn() + Send + Sync>, make: Make) -> Self {
         let tools = engine.tool_names();
         let channels = Self(Arc::new(Inner {
             scope: Scope::new(engine.clock(), Probe::default()),
             engine,
             live,
             look,
+            make,
             inbox: Mutex::new(Inbox::new(InboxBounds::default())),
             news: Notify::new(),
             left: watch::Sender::new(0),

@@ -14,7 +14,6 @@ use super::channel::{Channel, ChannelRow, Health};
 use super::ear::ChannelEar;
 use super::outlet::{Outlet, send_notices};
 use crate::channels::config::ChannelConfig;
-use crate::channels::network;
 use crate::channels::seam::Lost;
 
 /// The pause after a lost connection doubles from the first to the last.
@@ -53,7 +52,7 @@ fn take_over(channels: &Channels, wanted: &BTreeMap<String, ChannelConfig>) {
         if at_work.contains_key(name) {
             continue;
         }
-        let network = match network(name, config) {
+        let network = match (channels.0.make)(name, config) {
             Ok(network) => network,
             Err(bad) => {
                 tracing::error!(channel = name, %bad, "the channel cannot be used");

@@ -23,7 +23,7 @@ pub(super) fn closed(markdown: &str) -> Cow<'_, str> {
         return Cow::Borrowed(text);
     }
     let body = text[..kept].trim_end();
-    Cow::Owned(open.iter().rev().fold(body.to_owned(), |text, mark| text + mark))
+    Cow::Owned(open.iter().rev().fold(body.to_owned(), |text, mark| text + *mark))
 }
 
 /// Where the last paragraph begins, unless the text ends in a block of code.

@@ -69,7 +69,7 @@ impl Aligned {
 }
 
 fn line(row: &[String], widths: &[usize]) -> String {
-    let filled = |(cell, width): (&String, &usize)| cell.clone() + &" ".repeat(width.saturating_sub(cell.width()));
+    let filled = |(cell, width): (&String, &usize)| format!("{cell}{}", " ".repeat(width.saturating_sub(cell.width())));
     let cells: Vec<String> = row.iter().zip(widths).map(filled).collect();
     cells.join(" | ").trim_end().to_owned()
 }

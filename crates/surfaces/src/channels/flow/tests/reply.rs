@@ -1,0 +1,196 @@
+//! What people see of an answer: it grows, is cut into pieces, is delivered once, and says so when there is none.
+
+use std::time::Duration;
+
+use quell_protocol::{Attachment, AttachmentKind};
+use quell_testkit::model::{Behaviour, Stream};
+
+use super::House;
+use super::paper::{Call, Fault, busy, refused};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_grows_in_its_draft_and_is_signed() {
+    let house = House::open().await;
+    house.model.script(Stream::new().wait_for("one").text("Good ").wait_for("two").text("morning."));
+    let asked = house.paper.say("ann", "hello");
+    house.paper.wait_for("the draft", |page| page.texts() == ["..."]).await;
+    let page = house.paper.wait_for("the sign", |page| page.signs_on(&asked) == ["👀"] && page.is_typing()).await;
+    assert_eq!(page.written.len(), 1);
+    house.model.open_gate("one");
+    house.paper.wait_for("the beginning", |page| page.texts() == ["Good"]).await;
+    house.model.open_gate("two");
+    house.paper.wait_for("the answer", |page| page.texts() == ["Good morning."]).await;
+    let page = house.paper.wait_for("the last sign", |page| page.signs_on(&asked) == ["✅"]).await;
+    assert!(!page.is_typing());
+    house.close().await;
+}
+
+/// A draft that failed once was never handed over, and the answer waited for it until its time was over.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_draft_that_cannot_be_sent_holds_no_answer_up() {
+    let house = House::open().await;
+    for fault in [busy(Duration::from_secs(3600)), refused(), Fault::LosesAnswer] {
+        house.paper.fault(Call::Send, fault);
+        house.model.script(Behaviour::text("The answer."));
+        house.paper.say("ann", "hello");
+    }
+    house
+        .paper
+        .wait_for("all answers", |page| page.texts().iter().filter(|text| **text == "The answer.").count() == 3)
+        .await;
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_draft_that_was_deleted_is_followed_by_the_answer_as_a_message() {
+    let house = House::open().await;
+    house.model.script(Stream::new().text("Good ").wait_for("more").text("morning."));
+    house.paper.say("ann", "hello");
+    house.paper.wait_for("the draft", |page| page.texts() == ["Good"]).await;
+    house.paper.fault(Call::Edit, refused());
+    house.model.open_gate("more");
+    house.paper.wait_for("the answer", |page| page.says("Good morning.")).await;
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_draft_is_not_changed_for_nothing() {
+    let house = House::open().await;
+    house.model.script(Stream::new().text("Working").wait_for("more").text(" on it."));
+    house.paper.say("ann", "hello");
+    house.paper.wait_for("the draft", |page| page.texts() == ["Working"]).await;
+    let edits = house.paper.page().written[0].edits;
+    // Far longer than drafts take here.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert_eq!(house.paper.page().written[0].edits, edits);
+    house.model.open_gate("more");
+    house.paper.wait_for("the answer", |page| page.texts() == ["Working on it."]).await;
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_long_answer_is_cut_and_a_lost_answer_of_the_network_doubles_nothing() {
+    let house = House::with("drafts = false", |_| {}).await;
+    let paragraphs: Vec<String> = (0..8).map(|number| format!("{number} {}", "word ".repeat(60))).collect();
+    house.model.script(Behaviour::text(paragraphs.join("\n\n")));
+    house.paper.fault(Call::Send, busy(Duration::from_millis(20)));
+    house.paper.say("ann", "tell me much");
+    house.paper.wait_for("the last piece", |page| page.says("7 word")).await;
+    let page = house.paper.page();
+    assert!(page.written.len() >= 3 && page.written.iter().all(|it| it.text.chars().count() <= 1000));
+    for number in 0..8 {
+        assert_eq!(page.texts().iter().filter(|text| text.contains(&format!("{number} word"))).count(), 1);
+    }
+    house.model.script(Behaviour::text("Short."));
+    house.paper.fault(Call::Send, Fault::LosesAnswer);
+    let asked = house.paper.say("ann", "and now");
+    house.paper.wait_for("the sign that it is not known", |page| page.signs_on(&asked) == ["⚠️"]).await;
+    assert_eq!(house.paper.page().texts().iter().filter(|text| **text == "Short.").count(), 1);
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_waits_for_a_server_that_restarts() {
+    let house = House::with("drafts = false", |_| {}).await;
+    for _ in 0..8 {
+        house.paper.fault(Call::Send, busy(Duration::from_millis(5)));
+    }
+    house.model.script(Behaviour::text("Patience."));
+    house.paper.say("ann", "hello");
+    house.paper.wait_for("the answer", |page| page.texts() == ["Patience."]).await;
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failure_is_told_and_never_an_empty_answer() {
+    let house = House::open().await;
+    house.model.script(Behaviour::status(400));
+    let asked = house.paper.say("ann", "hello");
+    house.paper.wait_for("the failure", |page| page.says("⚠️ This failed")).await;
+    house.paper.wait_for("its sign", |page| page.signs_on(&asked) == ["⚠️"]).await;
+    house.model.script(Behaviour::text(""));
+    house.paper.say("ann", "say nothing");
+    house.paper.wait_for("a word", |page| page.says("The model ended without saying anything.")).await;
+    house
+        .model
+        .script(Behaviour::text("<tool_call>{\"name\": \"shell\", \"arguments\": {\"command\": \"ls\"}}</tool_call>"));
+    house.paper.say("ann", "call a tool as text");
+    house.paper.wait_for("a word", |page| page.says("The model wrote a tool call as text")).await;
+    house.model.assert_histories_valid();
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_takes_too_long_is_stopped_and_says_so() {
+    let house = House::open().await;
+    let mut settings = house.live.now().settings.clone();
+    settings.messages.message_timeout_s = 1;
+    settings.messages.max_tool_iterations = 1;
+    house.live.replace(settings);
+    house.model.script(Behaviour::silent_mid_stream("Slowly"));
+    let asked = house.paper.say("ann", "hello");
+    let page = house.paper.wait_for("the time-out", |page| page.says("⚠️ Request timed out")).await;
+    assert!(page.says("Slowly\n\n⚠️"), "{page:#?}");
+    house.paper.wait_for("its sign", |page| page.signs_on(&asked) == ["⚠️"]).await;
+    house.model.request(0).client_left().await;
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tools_are_told_where_that_is_wanted() {
+    let house = House::with("show_tool_calls = true", |_| {}).await;
+    house.model.script(Behaviour::tool_call("c1", "recall", &serde_json::json!({"query": "boats"})));
+    house.model.script(Behaviour::text("Nothing about boats."));
+    house.paper.say("ann", "what do you know of boats?");
+    house.paper.wait_for("the notice", |page| page.says("recall: boats") || page.says("🔧 `recall`: boats")).await;
+    house.paper.wait_for("the answer", |page| page.says("Nothing about boats.")).await;
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn files_come_in_and_go_out_of_the_workdir_alone() {
+    let house = House::open().await;
+    let file = |kind, source: &str, name: &str| Attachment {
+        kind,
+        source: source.to_owned(),
+        name: Some(name.to_owned()),
+        media_type: None,
+        bytes: None,
+    };
+    let mut heard = house.paper.heard("room", "ann", "look at these");
+    heard.attachments =
+        vec![file(AttachmentKind::File, "contents", "../../notes.txt"), file(AttachmentKind::Image, "gone", "cat.png")];
+    house.model.script(Behaviour::text("Here it is: [FILE:/etc/passwd]"));
+    house.paper.tell(heard);
+    let request = house.model.request(0).arrived().await.body.to_string();
+    assert!(request.contains("look at these\\n[FILE:") && request.contains("notes.txt]"), "{request}");
+    assert!(request.contains("[image could not be fetched: it is gone]"), "{request}");
+    house.paper.wait_for("the answer", |page| page.says("Here it is:")).await;
+    assert!(!house.paper.page().says("root:"), "nothing outside of the workdir goes out");
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn commands_are_answered_without_a_model() {
+    let house = House::open().await;
+    house.paper.say("ann", "/help");
+    house.paper.wait_for("the help", |page| page.says("/stop all")).await;
+    house.paper.say("ann", "/models");
+    house.paper.wait_for("the providers", |page| page.says("Providers: scripted.")).await;
+    house.paper.say("ann", "/model other");
+    house.paper.wait_for("the choice", |page| page.says("This conversation is for scripted/other from now on.")).await;
+    assert_eq!(house.model.request_count(), 0);
+    house.model.script(Behaviour::text("Hello."));
+    house.paper.say("ann", "hello");
+    house.paper.wait_for("the answer", |page| page.says("Hello.")).await;
+    assert_eq!(house.model.request(0).arrived().await.body["model"], "other");
+    house.paper.say("ann", "/new");
+    house.paper.wait_for("the new conversation", |page| page.says("A new conversation begins.")).await;
+    house.model.script(Behaviour::text("Who are you?"));
+    house.paper.say("ann", "do you know me?");
+    house.paper.wait_for("the answer", |page| page.says("Who are you?")).await;
+    let request = house.model.request(1).arrived().await.body.clone();
+    assert!(!request.to_string().contains("Hello."), "{request}");
+    assert_eq!(request["model"], "other", "the choice stays");
+    house.close().await;
+}
