@@ -2,7 +2,8 @@
 //!
 //! Telegram keeps a message until the next question for messages confirms it, so that question is asked when everything heard
 //! before is kept, and nothing is lost by a crash in between: it is told again, with the same id. The place to go on from is
-//! Telegram's own; none is kept here. As long as something is not kept, Telegram tells nothing newer.
+//! Telegram's own; none is kept here. While keeping takes its time, Telegram is asked for the unconfirmed messages again, and what
+//! is new among them is heard: a stop does not wait for a slow database.
 //!
 //! Not heard are bots, posts on behalf of a channel or group, stickers, places and the like, and changes of old messages: the
 //! request as it was first written has been answered or is being answered, and a second run for a mended comma would surprise.
@@ -23,6 +24,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use quell_protocol::Attachment;
 use serde_json::json;
+use tokio::time::timeout;
 
 use super::config::{BadChannel, ChannelConfig};
 use super::format::{Form, Markup, Measure, Piece};
@@ -35,6 +37,8 @@ use signs::Signs;
 
 /// How long Telegram holds a question for messages. It is the longest that its server grants.
 const POLL: Duration = Duration::from_secs(50);
+/// How long keeping may take before Telegram is asked again for what is not confirmed.
+const GLANCE: Duration = Duration::from_millis(500);
 /// Who asks for so many gets the most (Bot API: getUpdates, limit).
 const UPDATES: usize = 100;
 /// Bot API: sendMessage, "1-4096 characters after entities parsing"; characters are UTF-16 code units there.
@@ -92,18 +96,24 @@ impl Telegram {
         // The first question does not wait: its answer tells at once whether this account can listen.
         let mut updates = self.updates(None, Duration::ZERO).await?;
         ear.connected(account.own());
+        // The newest update that was told and is not confirmed.
+        let mut told = None;
         loop {
-            let mut offset = None;
             for update in updates {
-                offset = Some(update.id + 1);
+                if told.is_some_and(|told| update.id <= told) {
+                    continue;
+                }
+                told = Some(update.id);
                 if let Some(heard) = self.understand(update, &account) {
                     ear.hear(heard);
                 }
             }
-            if offset.is_some() {
-                ear.settled().await;
-            }
-            updates = self.updates(offset, POLL).await?;
+            let kept = told.is_none() || timeout(GLANCE, ear.settled()).await.is_ok();
+            // Ids begin anew somewhere after a quiet week: an offset is named once, and those of other times are not compared.
+            updates = match kept {
+                true => self.updates(told.take().map(|told: i64| told.saturating_add(1)), POLL).await?,
+                false => self.updates(None, Duration::ZERO).await?,
+            };
         }
     }
 

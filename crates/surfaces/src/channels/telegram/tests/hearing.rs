@@ -109,6 +109,23 @@ async fn a_message_is_heard_while_another_is_being_sent() {
 }
 
 #[tokio::test]
+async fn a_stop_is_heard_while_nothing_can_be_kept() {
+    let fake = FakeTelegram::start().await;
+    fake.say(7, ANN, "hello");
+    let (telegram, ear) = (bot(&fake), Forgetful(RecordingEar::new()));
+    let act = async {
+        ear.0.wait_for("a wait", |state| state.settled == 1).await;
+        fake.say(7, ANN, "/stop");
+        ear.0.wait_for("the stop", |state| state.texts().contains(&"/stop")).await;
+        // Told again and again, each is heard once.
+        ear.0.wait_for("another wait", |state| state.settled >= 4).await
+    };
+    let state = while_listening(&telegram, &ear, act).await;
+    assert_eq!(state.texts(), ["hello", "/stop"]);
+    assert_eq!(fake.state().confirmed, 0, "it was confirmed and is not kept");
+}
+
+#[tokio::test]
 async fn a_pile_of_messages_is_heard_in_order_and_once() {
     let fake = FakeTelegram::start().await;
     for number in 0..250 {
