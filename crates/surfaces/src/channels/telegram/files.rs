@@ -6,7 +6,7 @@ use quell_protocol::{Attachment, AttachmentKind};
 use reqwest::header::CONTENT_TYPE;
 use serde_json::{Value, json};
 
-use super::api::Api;
+use super::api::{Api, Failure};
 use super::send::{address, message_id};
 use crate::channels::seam::{MessageId, NotSent, Place, Trouble};
 use crate::channels::wire::http::{Repeatable, call_at_most};
@@ -18,6 +18,8 @@ const LARGEST_FETCHED: u64 = 20 * 1024 * 1024;
 const LARGEST_PHOTO: usize = 10 * 1024 * 1024;
 /// Bot API: sendDocument, "up to 50 MB in size".
 const LARGEST_SENT: usize = 50 * 1024 * 1024;
+/// How Telegram refuses pictures that are too long, too narrow or not to be read.
+const NO_PHOTO: [&str; 2] = ["PHOTO_INVALID_DIMENSIONS", "IMAGE_PROCESS_FAILED"];
 /// For the bytes of a file.
 const TRANSFER: Duration = Duration::from_secs(300);
 
@@ -61,38 +63,59 @@ pub(super) async fn send(
         let why = format!("the file has {} bytes, and Telegram takes {LARGEST_SENT} at the most", bytes.len());
         return Err(NotSent::Refused { why });
     }
-    let (method, field, name) = method(attachment, bytes.len());
-    let mut form = Multipart::new();
-    for (key, value) in address(place)?.as_object().into_iter().flatten() {
-        form.text(key, &text(value));
+    let address = address(place)?;
+    let mut sent = upload(api, &address, (attachment, form_of(attachment, bytes.len())), &bytes).await;
+    if sent.as_ref().is_err_and(|failure| NO_PHOTO.iter().any(|words| failure.says(words))) {
+        // Nothing was shown, and a document may have any size and shape.
+        sent = upload(api, &address, (attachment, DOCUMENT), &bytes).await;
     }
-    let media_type = attachment.media_type.as_deref().unwrap_or("application/octet-stream");
-    form.file(field, (attachment.name.as_deref().unwrap_or(name), media_type), &bytes);
-    let (content_type, body) = form.finish();
-    let request = api.post(method).header(CONTENT_TYPE, content_type).body(body);
-    let sent = api.result(request, TRANSFER).await.map_err(|failure| failure.not_sent(Repeatable::No))?;
-    message_id(&sent)
+    message_id(&sent.map_err(|failure| failure.not_sent(Repeatable::No))?)
 }
 
-/// The method, its parameter, and a name for a file without one.
-fn method(attachment: &Attachment, bytes: usize) -> (&'static str, &'static str, &'static str) {
+async fn upload(
+    api: &Api,
+    address: &Value,
+    (attachment, form): (&Attachment, Form),
+    bytes: &[u8],
+) -> Result<Value, Failure> {
+    let mut multipart = Multipart::new();
+    for (key, value) in address.as_object().into_iter().flatten() {
+        multipart.text(key, &text(value));
+    }
+    let media_type = attachment.media_type.as_deref().unwrap_or("application/octet-stream");
+    multipart.file(form.field, (attachment.name.as_deref().unwrap_or(form.name), media_type), bytes);
+    let (content_type, body) = multipart.finish();
+    let request = api.post(form.method).header(CONTENT_TYPE, content_type).body(body);
+    api.result(request, TRANSFER).await
+}
+
+/// How a file is sent.
+#[derive(Debug, Clone, Copy)]
+struct Form {
+    method: &'static str,
+    /// The parameter that holds it.
+    field: &'static str,
+    /// Its name when it has none.
+    name: &'static str,
+}
+
+const PHOTO: Form = Form { method: "sendPhoto", field: "photo", name: "picture" };
+const VOICE: Form = Form { method: "sendVoice", field: "voice", name: "voice.ogg" };
+const AUDIO: Form = Form { method: "sendAudio", field: "audio", name: "sound" };
+const VIDEO: Form = Form { method: "sendVideo", field: "video", name: "film.mp4" };
+const DOCUMENT: Form = Form { method: "sendDocument", field: "document", name: "file" };
+
+/// As what a file is sent: as a document where Telegram would not show or play it.
+fn form_of(attachment: &Attachment, bytes: usize) -> Form {
     let media_type = attachment.media_type.as_deref().unwrap_or_default();
-    match attachment.kind {
-        // Other pictures, such as SVG, are no photos to Telegram.
-        AttachmentKind::Image
-            if bytes <= LARGEST_PHOTO && matches!(media_type, "image/jpeg" | "image/png" | "image/webp") =>
-        {
-            ("sendPhoto", "photo", "picture")
-        }
-        // Bot API: sendVoice takes OGG with OPUS, sendAudio MP3 and M4A.
-        AttachmentKind::Audio if media_type == "audio/ogg" => ("sendVoice", "voice", "voice.ogg"),
-        AttachmentKind::Audio if matches!(media_type, "audio/mpeg" | "audio/mp4" | "audio/m4a" | "audio/x-m4a") => {
-            ("sendAudio", "audio", "sound")
-        }
-        AttachmentKind::Video if media_type == "video/mp4" => ("sendVideo", "video", "film.mp4"),
-        AttachmentKind::Image | AttachmentKind::Audio | AttachmentKind::Video | AttachmentKind::File => {
-            ("sendDocument", "document", "file")
-        }
+    let media_type = media_type.split_once(';').map_or(media_type, |(essence, _)| essence.trim_end());
+    match (attachment.kind, media_type) {
+        (AttachmentKind::Image, "image/jpeg" | "image/png" | "image/webp") if bytes <= LARGEST_PHOTO => PHOTO,
+        // Bot API: sendVoice takes OGG with OPUS, sendAudio MP3 and M4A, sendVideo MPEG4.
+        (AttachmentKind::Audio, "audio/ogg") => VOICE,
+        (AttachmentKind::Audio, "audio/mpeg" | "audio/mp4" | "audio/m4a" | "audio/x-m4a") => AUDIO,
+        (AttachmentKind::Video, "video/mp4") => VIDEO,
+        _ => DOCUMENT,
     }
 }
 

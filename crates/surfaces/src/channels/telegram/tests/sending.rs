@@ -174,6 +174,7 @@ async fn taking_off_the_old_sign_leaves_the_new_one() {
 #[case(AttachmentKind::Image, "image/png", "photo")]
 #[case(AttachmentKind::Image, "image/svg+xml", "document")]
 #[case(AttachmentKind::Audio, "audio/ogg", "voice")]
+#[case(AttachmentKind::Audio, "audio/ogg; codecs=opus", "voice")]
 #[case(AttachmentKind::Audio, "audio/mpeg", "audio")]
 #[case(AttachmentKind::Audio, "audio/flac", "document")]
 #[case(AttachmentKind::Video, "video/mp4", "video")]
@@ -193,12 +194,15 @@ async fn a_file_is_sent_as_what_it_is(#[case] kind: AttachmentKind, #[case] medi
 }
 
 #[tokio::test]
-async fn a_picture_too_large_for_a_photo_is_a_document() {
+async fn a_picture_that_is_no_photo_to_telegram_is_a_document() {
     let (fake, telegram) = written_to().await;
     let media_type = Some("image/png".to_owned());
     let (kind, source) = (AttachmentKind::Image, String::new());
     let picture = Attachment { kind, source, name: None, media_type, bytes: None };
     Files::send(&telegram, &place(7), &picture, vec![0; 10 * 1024 * 1024 + 1]).await.unwrap();
+    assert_eq!(fake.messages(7).pop().unwrap().file.unwrap().kind, "document");
+    fake.fault("sendPhoto", Fault::Refuse(400, "Bad Request: PHOTO_INVALID_DIMENSIONS"));
+    Files::send(&telegram, &place(7), &picture, b"long and narrow".to_vec()).await.unwrap();
     assert_eq!(fake.messages(7).pop().unwrap().file.unwrap().kind, "document");
     let refused = Files::send(&telegram, &place(7), &picture, vec![0; 50 * 1024 * 1024 + 1]).await.unwrap_err();
     assert!(matches!(refused, NotSent::Refused { .. }), "{refused:?}");
