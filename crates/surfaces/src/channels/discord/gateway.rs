@@ -63,7 +63,8 @@ async fn connect_and_hear(discord: &Discord, ear: &dyn Ear) -> Result<Infallible
     Connection::begin(discord, ear, socket, session).await?.hear().await
 }
 
-struct Connection<'a> {
+/// A connection that has said Hello.
+pub(super) struct Connection<'a> {
     discord: &'a Discord,
     ear: &'a dyn Ear,
     socket: Socket,
@@ -79,7 +80,7 @@ struct Connection<'a> {
 
 impl<'a> Connection<'a> {
     /// From Hello to Identify or Resume.
-    async fn begin(
+    pub(super) async fn begin(
         discord: &'a Discord,
         ear: &'a dyn Ear,
         socket: Socket,
@@ -108,23 +109,27 @@ impl<'a> Connection<'a> {
         }
     }
 
-    async fn hear(mut self) -> Result<Infallible, Lost> {
+    /// Hears until the connection is lost.
+    pub(super) async fn hear(mut self) -> Result<Infallible, Lost> {
         loop {
-            // The clock is asked before each event, so that a flood of them does not keep a heartbeat waiting.
+            // The clock is asked before each event, so that a flood of them does not keep a heartbeat waiting. The answer to the
+            // last one may be behind all that has come: that is no reason to leave.
             if Instant::now() >= self.due {
-                self.beat().await?;
+                self.due = Instant::now() + self.interval;
+                self.write_heartbeat().await?;
                 self.keep();
             }
             // Each of these only takes what has come; what is not taken comes again.
             tokio::select! {
                 biased;
-                () = sleep_until(self.due) => {}
                 seq = &mut self.keeping => self.kept(seq),
                 message = self.socket.next() => {
                     if let Some(payload) = self.payload(message)? {
                         self.take(payload).await?;
                     }
                 }
+                // Nothing has come that would have to be looked at first.
+                () = sleep_until(self.due) => self.check_answer()?,
             }
         }
     }
@@ -150,7 +155,13 @@ impl<'a> Connection<'a> {
     async fn take(&mut self, payload: Payload) -> Result<(), Lost> {
         match payload {
             Payload::Dispatch { seq, event } => self.dispatch(seq, event),
-            Payload::HeartbeatWanted => self.write_heartbeat().await,
+            Payload::HeartbeatWanted => {
+                // One that is wanted while another has no answer does not put off the moment at which that is noticed.
+                if !self.unanswered {
+                    self.due = Instant::now() + self.interval;
+                }
+                self.write_heartbeat().await
+            }
             Payload::Acknowledged => {
                 self.unanswered = false;
                 Ok(())
@@ -208,20 +219,15 @@ impl<'a> Connection<'a> {
         Ok(())
     }
 
-    /// A heartbeat is due.
-    async fn beat(&mut self) -> Result<(), Lost> {
+    /// Discord: a zombied connection. It is dropped without a close code, and the session resumed.
+    fn check_answer(&self) -> Result<(), Lost> {
         if self.unanswered {
-            // Discord: a zombied connection. It is dropped without a close code, and the session resumed.
             return Err(Lost::Connection("the gateway answers no heartbeats".to_owned()));
         }
-        self.write_heartbeat().await
+        Ok(())
     }
 
     async fn write_heartbeat(&mut self) -> Result<(), Lost> {
-        // One that is wanted while another has no answer does not put off the moment at which that is noticed.
-        if !self.unanswered {
-            self.due = Instant::now() + self.interval;
-        }
         self.unanswered = true;
         let kept = self.discord.session().and_then(|session| session.kept);
         self.write(payload::heartbeat(kept)).await

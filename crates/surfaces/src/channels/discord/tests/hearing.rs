@@ -157,6 +157,12 @@ fn files_come_with_their_kind() {
 }
 
 #[test]
+fn what_the_account_itself_wrote_is_not_heard_though_nobody_calls_it_a_bot() {
+    assert!(message::heard(&told(|_| {}), OWN, false).is_some());
+    assert_eq!(message::heard(&told(|_| {}), "400", false), None);
+}
+
+#[test]
 fn what_says_nothing_is_not_heard() {
     assert_eq!(message::heard(&told(|event| event["content"] = json!("")), OWN, false), None);
     let bare = told(|event| {
