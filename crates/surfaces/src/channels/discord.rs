@@ -19,12 +19,12 @@ use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use reqwest::Method;
 use serde_json::{Value, json};
-use url::{Host, Url};
+use url::Url;
 
 use super::config::{BadChannel, ChannelConfig};
 use super::format::{Form, Markup, Measure, Piece};
 use super::seam::{Drafts, Ear, Files, Lost, Manners, MessageId, Network, NotSent, Place, Reactions, Trouble, Typing};
-use super::wire::http::Repeatable;
+use super::wire::http::{Repeatable, is_here};
 use rest::{Failure, Rest};
 use session::Memory;
 
@@ -250,15 +250,9 @@ fn foreign_key(config: &ChannelConfig) -> Option<&'static str> {
 /// Where the API is. The token goes there: not without encryption, unless it stays on this machine.
 fn api_base(text: &str) -> Result<Url, &'static str> {
     let url = Url::parse(text).map_err(|_| "this is no URL; without the key the public API is taken")?;
-    let here = match url.host() {
-        Some(Host::Domain(name)) => name == "localhost",
-        Some(Host::Ipv4(address)) => address.is_loopback(),
-        Some(Host::Ipv6(address)) => address.is_loopback(),
-        None => false,
-    };
     match url.scheme() {
         "https" => {}
-        "http" if here => {}
+        "http" if is_here(&url) => {}
         _ => return Err("it has to begin with https://, because the token is sent there"),
     }
     if url.query().is_some() || url.fragment().is_some() || !url.username().is_empty() || url.password().is_some() {

@@ -62,7 +62,7 @@ impl Rest {
         let mut authorization = HeaderValue::from_str(&format!("Bot {}", token.expose_secret()))
             .map_err(|_| Trouble("the token has characters that no token has: copy it anew".to_owned()))?;
         authorization.set_sensitive(true);
-        Ok(Self { client: http::client()?, base, authorization, token })
+        Ok(Self { client: http::client(&base)?, base, authorization, token })
     }
 
     /// A call with the token. Each part of the path is encoded.

@@ -59,7 +59,12 @@ pub(super) struct Api {
 impl Api {
     pub(super) fn new(settings: &Settings) -> Result<Self, Trouble> {
         let Settings { base, token, token_from, .. } = settings;
-        Ok(Self { client: http::client()?, base: base.clone(), token: token.clone(), token_from: token_from.clone() })
+        Ok(Self {
+            client: http::client(base)?,
+            base: base.clone(),
+            token: token.clone(),
+            token_from: token_from.clone(),
+        })
     }
 
     /// The id of this account.

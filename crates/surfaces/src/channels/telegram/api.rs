@@ -91,7 +91,7 @@ impl Api {
                 "leads to something that is no token of a bot; @BotFather shows it as digits, a colon, and a long word";
             return Err(("token_env", problem.to_owned()));
         }
-        let client = client().map_err(|trouble| ("api_base", trouble.to_string()))?;
+        let client = client(&base).map_err(|trouble| ("api_base", trouble.to_string()))?;
         Ok(Self { client, base, token })
     }
 

@@ -1,16 +1,21 @@
 //! HTTP calls to a network's API: one client, JSON in and out, and an error that says whether the call may have had an effect.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use reqwest::header::{HeaderMap, RETRY_AFTER};
 use reqwest::redirect::Policy;
-use reqwest::{Client, RequestBuilder, StatusCode};
+use reqwest::{Client, ClientBuilder, RequestBuilder, StatusCode};
+use url::{Host, Url};
 
 use crate::channels::seam::{NotSent, Trouble};
 
 /// Connecting to an API.
 const CONNECT: Duration = Duration::from_secs(15);
+/// A connection that carries a call is asked so often whether it is still there, and given up after so long (HTTP/2).
+const PING_EVERY: Duration = Duration::from_secs(20);
+const PING_WAIT: Duration = Duration::from_secs(10);
 /// An answer that is larger is not read to its end.
 const LARGEST: usize = 32 * 1024 * 1024;
 /// The longest time, in seconds, for which a server is left alone because it says so.
@@ -37,12 +42,38 @@ pub(crate) enum NoAnswer {
     Lost(String),
 }
 
-/// A client for APIs. It follows no redirects, because a token goes with each request.
-pub(crate) fn client() -> Result<Client, Trouble> {
+/// A client for the API at this address. It follows no redirects, because a token goes with each request.
+pub(crate) fn client(base: &Url) -> Result<Client, Trouble> {
     // Whoever comes first installs it; one is as good as another.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let builder = Client::builder().connect_timeout(CONNECT).redirect(Policy::none());
-    builder.build().map_err(|error| Trouble(format!("no HTTP client can be made: {error}")))
+    let builder = match base.scheme() {
+        "http" => plain(builder)?,
+        _ => builder.http2_keep_alive_interval(PING_EVERY).http2_keep_alive_timeout(PING_WAIT),
+    };
+    // No proxy has anything to do with a server on this machine, and none is to see what goes there.
+    let builder = if is_here(base) { builder.no_proxy() } else { builder };
+    builder.build().map_err(|error| Trouble(format!("no HTTP client can be made: {}", source_text(&error))))
+}
+
+/// True for an address on this machine.
+pub(crate) fn is_here(url: &Url) -> bool {
+    match url.host() {
+        Some(Host::Domain(name)) => name == "localhost" || name.ends_with(".localhost"),
+        Some(Host::Ipv4(address)) => address.is_loopback(),
+        Some(Host::Ipv6(address)) => address.is_loopback(),
+        None => false,
+    }
+}
+
+/// Without TLS there is nothing to load, so that a machine without certificates can have a server of its own.
+fn plain(builder: ClientBuilder) -> Result<ClientBuilder, Trouble> {
+    let tls = rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(|error| Trouble(format!("TLS cannot be set up: {error}")))?
+        .with_root_certificates(rustls::RootCertStore::empty())
+        .with_no_client_auth();
+    Ok(builder.tls_backend_preconfigured(tls))
 }
 
 /// Sends a request and reads its answer, within `time`.

@@ -7,12 +7,14 @@ use std::time::Duration;
 use rustls::pki_types::ServerName;
 use rustls_platform_verifier::ConfigVerifierExt;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 /// How long connecting may take, the TLS handshake included.
 const CONNECT: Duration = Duration::from_secs(15);
+/// How long it may take at one address.
+const ADDRESS: Duration = Duration::from_secs(4);
 
 /// What can be read and written.
 pub(crate) trait ReadWrite: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -62,10 +64,21 @@ pub(crate) async fn connect_trusting(certificate: &std::path::Path, host: &str, 
     secured(open(host, port).await?, host, Arc::new(config)).await
 }
 
+/// Tries the addresses of a name in turn. Each has its own time, so that one at which nobody answers, as those of IPv6 on many
+/// machines, does not use up the time of the others.
 async fn open(host: &str, port: u16) -> io::Result<TcpStream> {
-    let stream = TcpStream::connect((host, port)).await?;
-    stream.set_nodelay(true)?;
-    Ok(stream)
+    let mut failed = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    for address in lookup_host((host, port)).await? {
+        match timeout(ADDRESS, TcpStream::connect(address)).await {
+            Ok(Ok(stream)) => {
+                stream.set_nodelay(true)?;
+                return Ok(stream);
+            }
+            Ok(Err(error)) => failed = error,
+            Err(_) => failed = io::ErrorKind::TimedOut.into(),
+        }
+    }
+    Err(failed)
 }
 
 async fn secured(stream: TcpStream, host: &str, config: Arc<rustls::ClientConfig>) -> io::Result<Stream> {
