@@ -181,3 +181,85 @@ pub(crate) enum Repeatable {
     /// It may show it twice.
     No,
 }
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// What a call gets from a server that answers this, if it takes ten bytes.
+    async fn called(answer: &str) -> Result<Answer, NoAnswer> {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = Url::parse(&format!("http://{}/", listener.local_addr().unwrap())).unwrap();
+        let request = client(&url).unwrap().get(url);
+        let serve = async {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut asked = [0; 1024];
+            assert!(stream.read(&mut asked).await.unwrap() > 0);
+            stream.write_all(answer.as_bytes()).await.unwrap();
+            // The connection stays open, so that nobody takes its end for the answer's.
+            stream.read_to_end(&mut Vec::new()).await.unwrap();
+        };
+        tokio::select! {
+            answer = call_at_most(request, Duration::from_secs(30), 10) => answer,
+            () = serve => panic!("the client left"),
+        }
+    }
+
+    #[rstest]
+    #[case::said_before("HTTP/1.1 200 OK\r\ncontent-length: 11\r\n\r\n")]
+    #[case::not_said("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n8\r\n12345678\r\n3\r\n123\r\n")]
+    #[tokio::test]
+    async fn an_answer_that_is_too_large_is_not_read_to_its_end(#[case] answer: &str) {
+        let lost = called(answer).await.unwrap_err();
+        assert_eq!(lost, NoAnswer::Lost("it is larger than 10 bytes".to_owned()));
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_just_fits_is_read() {
+        let answer = called("HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n1234567890").await.unwrap();
+        assert_eq!(&answer.body[..], b"1234567890");
+    }
+
+    #[tokio::test]
+    async fn a_redirect_is_an_answer_and_not_followed() {
+        let answer =
+            called("HTTP/1.1 302 Found\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\n\r\n").await.unwrap();
+        assert_eq!(answer.status.as_u16(), 302);
+    }
+
+    #[tokio::test]
+    async fn a_server_that_is_not_there_has_certainly_done_nothing() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = Url::parse(&format!("http://{}/secret", listener.local_addr().unwrap())).unwrap();
+        drop(listener);
+        let none = call(client(&url).unwrap().get(url), Duration::from_secs(30)).await.unwrap_err();
+        assert!(matches!(none, NoAnswer::Unreached(_)), "{none:?}");
+        assert!(!none.to_string().contains("secret"), "{none}");
+    }
+
+    #[rstest]
+    #[case("http://localhost:8008", true)]
+    #[case("http://matrix.localhost", true)]
+    #[case("http://127.0.0.2", true)]
+    #[case("http://[::1]:8008/api", true)]
+    #[case("http://localhost.example", false)]
+    #[case("http://192.168.0.1", false)]
+    #[case("https://discord.com", false)]
+    fn what_is_on_this_machine_is_known(#[case] url: &str, #[case] here: bool) {
+        assert_eq!(is_here(&Url::parse(url).unwrap()), here);
+    }
+
+    #[rstest]
+    #[case(1.5, Some(Duration::from_millis(1500)))]
+    #[case(0.0, Some(Duration::ZERO))]
+    #[case(1e300, Some(Duration::from_secs(86_400)))]
+    #[case(f64::INFINITY, Some(Duration::from_secs(86_400)))]
+    #[case(-1.0, None)]
+    fn a_pause_is_at_most_a_day(#[case] seconds: f64, #[case] expected: Option<Duration>) {
+        assert_eq!(pause(seconds), expected);
+    }
+}

@@ -42,3 +42,33 @@ pub(crate) async fn open(url: &Url) -> Result<Socket, Error> {
         timeout(HANDSHAKE, shaking).await.map_err(|_| Error::Io(io::ErrorKind::TimedOut.into()))??;
     Ok(socket)
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_server_that_never_answers_the_handshake_is_given_up() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = Url::parse(&format!("ws://{}/", listener.local_addr().unwrap())).unwrap();
+        let silent = async {
+            let (stream, _) = listener.accept().await.unwrap();
+            // From here on only time passes.
+            tokio::time::pause();
+            tokio::time::sleep(2 * HANDSHAKE).await;
+            drop(stream);
+        };
+        tokio::select! {
+            opened = open(&url) => assert!(matches!(opened, Err(Error::Io(error)) if error.kind() == io::ErrorKind::TimedOut)),
+            () = silent => panic!("it waits for ever"),
+        }
+    }
+
+    #[tokio::test]
+    async fn an_address_that_is_none_of_a_web_socket_is_refused() {
+        let opened = open(&Url::parse("http://127.0.0.1:1/").unwrap()).await;
+        assert!(matches!(opened, Err(Error::Url(UrlError::UnsupportedUrlScheme))));
+    }
+}

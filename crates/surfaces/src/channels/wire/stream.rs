@@ -96,3 +96,18 @@ fn tls() -> io::Result<Arc<rustls::ClientConfig>> {
     let made = Arc::new(rustls::ClientConfig::with_platform_verifier().map_err(io::Error::other)?);
     Ok(Arc::clone(CONFIG.get_or_init(|| made)))
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn all_addresses_of_a_name_are_tried() {
+        // Where the name has an address of IPv6 as well, nobody listens there.
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        connect("localhost", port, Security::Plain).await.unwrap();
+    }
+}
