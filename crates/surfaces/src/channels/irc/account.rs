@@ -5,6 +5,9 @@ use secrecy::{ExposeSecret, SecretString};
 use crate::channels::config::{BadChannel, ChannelConfig};
 use crate::channels::wire::stream::Security;
 
+/// No network has longer ones.
+const LONGEST_NICK: usize = 64;
+
 /// Who connects where.
 #[derive(Debug, Clone)]
 pub(super) struct Account {
@@ -104,7 +107,9 @@ fn host_and_port(server: &str) -> Option<(String, u16)> {
 /// RFC 2812 2.3.1, but for the length and for letters of other scripts, which some networks have.
 fn is_nick(nick: &str) -> bool {
     let is_inside = |c: char| c.is_alphanumeric() || "-_[]{}\\|^`".contains(c);
-    nick.chars().all(is_inside) && nick.chars().next().is_some_and(|first| !first.is_ascii_digit() && first != '-')
+    nick.len() <= LONGEST_NICK
+        && nick.chars().all(is_inside)
+        && nick.chars().next().is_some_and(|first| !first.is_ascii_digit() && first != '-')
 }
 
 fn is_room(name: &str) -> bool {
@@ -155,6 +160,7 @@ mod tests {
         for nick in ["", "1a", "-a", "a b", "a:", "#a", "a,b", "a!b", "a\r\nQUIT"] {
             assert_eq!(key(json!({"nick": nick}), None), "nick", "{nick:?}");
         }
+        assert_eq!(key(json!({"nick": "x".repeat(65)}), None), "nick");
         for room in ["", "#", "tea", "#a b", "#a,#b", "#a\n"] {
             assert_eq!(key(json!({"join": ["#tea", room]}), None), "join", "{room:?}");
         }

@@ -48,8 +48,10 @@ where
         return lost;
     }
     ear.connected(live.own());
-    // Either may be dropped: the connection ends with the first.
+    // Either may be dropped: the connection ends with the first. What the server said for a farewell counts more than that its
+    // socket takes nothing any more.
     tokio::select! {
+        biased;
         lost = hear(&mut incoming, &mut live, &open, ear) => lost,
         lost = say(writer, &open) => lost,
     }

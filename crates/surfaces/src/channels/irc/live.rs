@@ -210,6 +210,9 @@ impl<'a> Live<'a> {
         if !self.is_own(message.nick()) {
             return self.nick_is_free(message).into_iter().collect();
         }
+        if message.param(0).is_empty() {
+            return Vec::new();
+        }
         self.nick = message.param(0).to_owned();
         self.reach.called(&self.nick);
         vec![Effect::Called(self.own()), self.reaches()]

@@ -97,7 +97,10 @@ impl Outbox {
     pub(super) fn open(&self, reach: Reach) -> Open<'_> {
         let mut state = self.state();
         let connection = state.number();
-        state.open = Some(Queues { connection, reach, answers: VecDeque::new(), messages: VecDeque::new() });
+        let queues = Queues { connection, reach, answers: VecDeque::new(), messages: VecDeque::new() };
+        if let Some(earlier) = state.open.replace(queues) {
+            earlier.close();
+        }
         Open { outbox: self, connection }
     }
 
@@ -224,20 +227,9 @@ impl Open<'_> {
 
 impl Drop for Open<'_> {
     fn drop(&mut self) {
-        let mut state = self.outbox.state();
-        if state.open.as_ref().is_none_or(|open| open.connection != self.connection) {
-            return;
-        }
-        let closed = state.open.take();
-        drop(state);
-        for waiting in closed.into_iter().flat_map(|open| open.messages) {
-            let why = "the connection to the server broke off".to_owned();
-            let fate = match waiting.begun {
-                true => NotSent::Unknown { why, repeatable: false },
-                false => NotSent::Undelivered { why, after: Some(AGAIN) },
-            };
-            // Who has gone away does not want to know.
-            let _ = waiting.fate.send(Err(fate));
+        let closed = self.outbox.state().open.take_if(|open| open.connection == self.connection);
+        if let Some(closed) = closed {
+            closed.close();
         }
     }
 }
@@ -256,6 +248,19 @@ impl Queues {
         }
         self.messages.pop_front().map(|message| message.fate)
     }
+
+    /// Tells all who wait that nothing more goes.
+    fn close(self) {
+        for waiting in self.messages {
+            let why = "the connection to the server broke off".to_owned();
+            let fate = match waiting.begun {
+                true => NotSent::Unknown { why, repeatable: false },
+                false => NotSent::Undelivered { why, after: Some(AGAIN) },
+            };
+            // Who has gone away does not want to know.
+            let _ = waiting.fate.send(Err(fate));
+        }
+    }
 }
 
 impl Begun {
@@ -271,3 +276,26 @@ impl Begun {
 /// The server asks for more than it reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct TooMany;
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    #[test]
+    fn a_connection_that_was_replaced_closes_nothing_but_itself() {
+        let outbox = Outbox::default();
+        let earlier = outbox.open(Reach::new("quell"));
+        let lost = outbox.put("#tea", "one").unwrap();
+        let later = outbox.open(Reach::new("quell"));
+        assert!(matches!(lost.gone().now_or_never(), Some(Err(NotSent::Undelivered { .. }))));
+        let waits = outbox.put("#tea", "two").unwrap();
+        assert_eq!((earlier.next(), later.next()), (Next::Nothing, Next::Message));
+        drop(earlier);
+        assert_eq!(later.next(), Next::Message);
+        drop(later);
+        assert!(matches!(waits.gone().now_or_never(), Some(Err(NotSent::Undelivered { .. }))));
+        assert!(matches!(outbox.put("#tea", "three"), Err(NotSent::Undelivered { after: Some(_), .. })));
+    }
+}

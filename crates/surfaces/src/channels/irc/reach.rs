@@ -11,6 +11,8 @@ const ASSUMED_HOSTMASK: usize = 1 + 10 + 1 + 63;
 const LONGER_NICK: usize = 4;
 /// `CHANNELLEN` of most servers.
 const ASSUMED_TARGET: usize = 50;
+/// With less room than this in a line nobody can be talked to.
+const LEAST_ROOM: usize = 64;
 
 /// What a text has to fit into, and where it may go.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,7 +71,11 @@ impl Reach {
         if let Some((_, why)) = self.shut.iter().find(|(name, _)| *name == room) {
             return Err(format!("not in {target}: {why}"));
         }
-        let lines = words::lines(text, room_for_text(self.nick, self.hostmask, target.len()));
+        let room = room_for_text(self.nick, self.hostmask, target.len());
+        if room < LEAST_ROOM {
+            return Err("the names around it leave no room for text in a line".to_owned());
+        }
+        let lines = words::lines(text, room);
         if lines.is_empty() {
             return Err("there is no text in it".to_owned());
         }
@@ -116,6 +122,8 @@ mod tests {
         for target in ["", "a b", "a,b", ":a", "a\r\nQUIT"] {
             assert!(reach.lines(target, "hello").unwrap_err().contains("neither"), "{target:?}");
         }
+        let long = format!("#{}", "x".repeat(400));
+        assert!(reach.lines(&long, "hello").unwrap_err().contains("no room"));
         assert_eq!(reach.lines("#tea", "\n \n"), Err("there is no text in it".to_owned()));
         reach.is_out("#Tea", "invite only");
         assert_eq!(reach.lines("#tea", "hello"), Err("not in #tea: invite only".to_owned()));

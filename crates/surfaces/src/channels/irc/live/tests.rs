@@ -1,6 +1,7 @@
 //! Lines of a server and what they lead to.
 
 use super::super::account::Proof;
+use super::super::registration::Registration;
 use super::*;
 use crate::channels::wire::stream::Security;
 
@@ -181,4 +182,57 @@ fn the_network_ends_the_connection() {
     assert!(matches!(lost(take(&mut live, "ERROR :Closing Link: K-Lined")), Lost::Refused(_)));
     assert!(matches!(lost(take(&mut live, ":oper!o@h KILL quell :bye")), Lost::Connection(_)));
     assert_eq!(take(&mut live, ":oper!o@h KILL ann :bye"), []);
+}
+
+#[test]
+fn no_line_is_too_strange() {
+    const PARTS: &[&str] = &[
+        "@",
+        ":",
+        " ",
+        "  ",
+        ";",
+        "=",
+        "\\",
+        "!",
+        ",",
+        "#tea",
+        "Quell",
+        "ann!a@h",
+        "msgid=1",
+        "time=",
+        "PRIVMSG",
+        "NICK",
+        "KICK",
+        "JOIN",
+        "005",
+        "001",
+        "433",
+        "473",
+        "INVITE",
+        "CASEMAPPING=",
+        "CHANTYPES=",
+        "\u{1}",
+        "\u{3}",
+        "1,",
+        "ACTION ",
+        "안",
+        "\u{fffd}",
+    ];
+    let account = account();
+    let (mut live, mut registration) = (welcomed(&account, "Quell"), Registration::new(&account));
+    let (mut seed, mut taken) = (1_u64, 0_u32);
+    for _ in 0..100_000 {
+        let mut line = String::new();
+        for _ in 0..8 {
+            // Knuth's linear congruential generator: the same lines each time.
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            line.push_str(PARTS[usize::try_from(seed >> 33).unwrap() % PARTS.len()]);
+        }
+        if let Some(message) = Message::parse(&line) {
+            taken += 1;
+            let _ = (live.take(&message), registration.take(&message));
+        }
+    }
+    assert!(taken > 10_000, "{taken} of the lines were lines");
 }
