@@ -7,7 +7,7 @@ use tracing::warn;
 use uuid::Uuid;
 
 use super::account::Account;
-use super::message::{Line, Message, told};
+use super::message::{Line, Message, is_name, told};
 use super::reach::Reach;
 use super::registration::{Welcome, parting, time_of};
 use super::server::Server;
@@ -18,6 +18,8 @@ use crate::channels::seam::{Heard, Lost, MessageId, Own, Place};
 const ROOMS_IN_A_LINE: usize = 400;
 /// A longer id of a message is none: the specification has them short.
 const LONGEST_ID: usize = 200;
+/// How many warnings one connection is worth.
+const MOST_WARNINGS: u32 = 100;
 /// Servers that show a room's past to who comes in mark it with its time. What is older than the connection by more than clocks
 /// of servers differ was meant for others.
 const PAST: Duration = Duration::from_secs(60);
@@ -33,6 +35,7 @@ pub(super) struct Live<'a> {
     /// With a count it is the id of a message that has none.
     connection: Uuid,
     count: u64,
+    warnings: u32,
 }
 
 /// What a line leads to.
@@ -56,7 +59,7 @@ impl<'a> Live<'a> {
     pub(super) fn new(account: &'a Account, welcome: Welcome) -> Self {
         let reach = Reach::new(&welcome.nick);
         let (server, connection) = (Server::new(&welcome.server), Uuid::now_v7());
-        Self { account, nick: welcome.nick, server, reach, welcomed: welcome.at, connection, count: 0 }
+        Self { account, nick: welcome.nick, server, reach, welcomed: welcome.at, connection, count: 0, warnings: 0 }
     }
 
     /// The account, as it is called now.
@@ -112,8 +115,10 @@ impl<'a> Live<'a> {
                 self.reach.seen_as(&message.source);
                 vec![self.reaches()]
             }
-            "PART" if self.is_own(message.nick()) => self.out_of(message.param(0), "it was made to leave"),
-            "KICK" if self.is_own(message.param(1)) => {
+            "PART" if self.is_own(message.nick()) && self.is_wished(message.param(0)) => {
+                self.out_of(message.param(0), "it was made to leave")
+            }
+            "KICK" if self.is_own(message.param(1)) && self.is_wished(message.param(0)) => {
                 let why = format!("kicked by {}: {}", told(message.nick()), told(message.text()));
                 self.out_of(message.param(0), &why)
             }
@@ -126,7 +131,9 @@ impl<'a> Live<'a> {
             // ERR_NOSUCHNICK, ERR_CANNOTSENDTOCHAN, ERR_TOOMANYTARGETS, ERR_NOTEXTTOSEND, ERR_INPUTTOOLONG
             "401" | "404" | "407" | "412" | "417" => {
                 let (target, why) = (told(message.param(1)), told(message.text()));
-                warn!(channel = self.account.channel, target, why, "the server did not pass a message on");
+                if self.may_warn() {
+                    warn!(channel = self.account.channel, target, why, "the server did not pass a message on");
+                }
                 Vec::new()
             }
             "KILL" if self.is_own(message.param(0)) => {
@@ -144,7 +151,8 @@ impl<'a> Live<'a> {
     fn heard(&mut self, message: &Message) -> Option<Heard> {
         let (nick, target) = (message.nick(), message.param(0));
         // A server's name holds a dot, a nick does not.
-        if nick.is_empty() || nick.contains('.') || self.is_own(nick) || self.is_past(message) {
+        let somebody = is_name(nick) && !nick.contains('.') && !self.is_own(nick);
+        if !somebody || !is_name(target) || self.is_past(message) {
             return None;
         }
         let text = words::heard(message.params.get(1)?)?;
@@ -184,7 +192,7 @@ impl<'a> Live<'a> {
     fn id_of(&mut self, message: &Message) -> String {
         self.count += 1;
         match message.tag("msgid") {
-            Some(id) if id.len() <= LONGEST_ID => id.to_owned(),
+            Some(id) if id.len() <= LONGEST_ID && is_name(id) => id.to_owned(),
             _ => format!("{}-{}", self.connection.simple(), self.count),
         }
     }
@@ -210,7 +218,7 @@ impl<'a> Live<'a> {
         if !self.is_own(message.nick()) {
             return self.nick_is_free(message).into_iter().collect();
         }
-        if message.param(0).is_empty() {
+        if !is_name(message.param(0)) {
             return Vec::new();
         }
         self.nick = message.param(0).to_owned();
@@ -226,9 +234,17 @@ impl<'a> Live<'a> {
 
     /// Who put it out of a room may have had a reason, so it comes back with the next connection or when it is invited.
     fn out_of(&mut self, room: &str, why: &str) -> Vec<Effect> {
-        warn!(channel = self.account.channel, room = told(room), why, "not in the room");
+        if self.may_warn() {
+            warn!(channel = self.account.channel, room = told(room), why, "not in the room");
+        }
         self.reach.is_out(room, why);
         vec![self.reaches()]
+    }
+
+    /// A server cannot fill the log.
+    fn may_warn(&mut self) -> bool {
+        self.warnings += 1;
+        self.warnings <= MOST_WARNINGS
     }
 
     fn invited(&self, room: &str) -> Vec<Effect> {

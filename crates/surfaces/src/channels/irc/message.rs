@@ -13,7 +13,7 @@ const MOST_PARAMETERS: usize = 15;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Message {
     tags: Vec<(String, String)>,
-    /// Where it comes from: `nick!user@host`, or a server's name; empty where the line does not say.
+    /// Where it comes from: `nick!user@host`, or a server's name, without control characters; empty where the line does not say.
     pub(super) source: String,
     /// In upper case, or three digits.
     pub(super) command: String,
@@ -55,7 +55,7 @@ impl Message {
             rest = rest[end..].trim_start_matches(' ');
         }
         let tags = tags.split(';').filter(|tag| !tag.is_empty()).map(tag).collect();
-        Some(Self { tags, source: source.to_owned(), command, params })
+        Some(Self { tags, source: without_controls(source), command, params })
     }
 
     /// The value of a tag that the server put there.
@@ -151,6 +151,15 @@ pub(super) fn told(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).take(SHOWN).collect()
 }
 
+fn without_controls(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).collect()
+}
+
+/// True for what can be the name of somebody or something: it goes into logs, keys and lines of ours.
+pub(super) fn is_name(text: &str) -> bool {
+    !text.is_empty() && !text.contains(|c: char| c.is_control() || c.is_whitespace())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -169,6 +178,7 @@ mod tests {
         assert_eq!(message.tag("x"), None, "a client can set what begins with a plus");
         assert_eq!((message.nick(), message.command.as_str()), ("Ann", "PRIVMSG"));
         assert_eq!(message.params, ["#tea", "hello :there "]);
+        assert_eq!(parsed(":a\u{1b}nn!a@h PING").nick(), "ann");
         assert_eq!(parsed("PING").params, Vec::<String>::new());
         assert_eq!(parsed(":irc.test 005 me A B=c :are supported").param(2), "B=c");
         assert_eq!(parsed("A 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16").params[14], "15 16");

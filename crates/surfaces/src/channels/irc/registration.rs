@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use secrecy::ExposeSecret;
 
 use super::account::{Account, Proof};
-use super::message::{Line, Message, told};
+use super::message::{Line, Message, is_name, told};
 use super::sasl;
 use crate::channels::seam::Lost;
 
@@ -167,7 +167,7 @@ impl<'a> Registration<'a> {
             return Progress::Lost(no_sasl());
         }
         let nick = message.param(0);
-        if nick.is_empty() || nick == "*" {
+        if !is_name(nick) || nick == "*" {
             return Progress::Lost(Lost::Connection("the server's welcome names no nick".to_owned()));
         }
         let (nick, server) = (nick.to_owned(), message.source.clone());

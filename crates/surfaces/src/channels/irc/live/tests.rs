@@ -82,6 +82,7 @@ fn what_nobody_said_to_it_is_not_heard() {
         ":ann!a@h PRIVMSG #tea :Quell:",
         ":ann!a@h PRIVMSG quell",
         ":ann!a@h PRIVMSG",
+        ":ann!a@h PRIVMSG #tea\u{1b} :Quell: hello",
         "@time=2026-01-02T03:03:00.000Z :ann!a@h PRIVMSG quell :from before",
     ] {
         assert_eq!(heard(&mut live, line), None, "{line}");
@@ -98,8 +99,10 @@ fn ids_are_the_servers_or_each_another() {
     let id = |live: &mut Live<'_>, tags: &str| heard(live, &format!("{tags}:a!a@h PRIVMSG quell :x")).unwrap().id;
     assert_eq!(id(&mut live, "@msgid=abc "), "abc");
     let long = format!("@msgid={} ", "x".repeat(LONGEST_ID + 1));
-    let own =
-        [id(&mut live, ""), id(&mut live, ""), id(&mut other, ""), id(&mut live, &long), id(&mut live, "@msgid= ")];
+    let strange = ["", "", &long, "@msgid= ", "@msgid=a\\nb "];
+    let mut own: Vec<String> = strange.iter().map(|tags| id(&mut live, tags)).collect();
+    own.push(id(&mut other, ""));
+    assert!(own.iter().all(|id| id.len() < 50 && !id.contains('\n')), "{own:?}");
     let different: std::collections::BTreeSet<&String> = own.iter().collect();
     assert_eq!(different.len(), own.len(), "{own:?}");
 }
@@ -134,6 +137,8 @@ fn rooms_are_entered_and_what_keeps_it_out_is_known() {
         assert_eq!(refusal(&live, "#tea"), None);
     }
     take(&mut live, ":s 403 Quell #other :No such channel");
+    take(&mut live, ":ann!a@h KICK #other quell :out");
+    take(&mut live, ":quell!q@h PART #other");
     assert_eq!(refusal(&live, "#other"), None, "somebody else's wish, not its own");
     take(&mut live, ":ann!a@h KICK #tea quell :out\u{2} with you");
     assert_eq!(refusal(&live, "#tea"), Some("not in #tea: kicked by ann: out with you".to_owned()));

@@ -130,6 +130,8 @@ fn the_welcome_names_the_nick() {
     let at = "2026-01-02T03:04:05Z".parse().ok();
     let expected = Welcome { nick: "que".to_owned(), server: "irc.test".to_owned(), at };
     assert_eq!(progress, Progress::Welcome(expected));
-    let nameless = after(&account(Proof::Nothing), &[":irc.test 001 * :welcome"]);
-    assert!(matches!(nameless, Progress::Lost(Lost::Connection(_))));
+    for line in [":irc.test 001 * :welcome", ":irc.test 001", ":irc.test 001 a\u{1b}b :welcome"] {
+        let nameless = after(&account(Proof::Nothing), &[line]);
+        assert!(matches!(nameless, Progress::Lost(Lost::Connection(_))), "{line:?}");
+    }
 }
