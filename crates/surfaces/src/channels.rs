@@ -12,6 +12,7 @@ pub mod matrix;
 pub mod seam;
 pub mod settings;
 pub mod telegram;
+pub mod webhook;
 pub(crate) mod wire;
 
 use std::sync::Arc;
@@ -29,6 +30,7 @@ pub fn network(name: &str, config: &ChannelConfig) -> Result<Arc<dyn Network>, B
         ChannelKind::Matrix => Arc::new(matrix::Matrix::new(name, config)?),
         ChannelKind::Discord => Arc::new(discord::Discord::new(name, config)?),
         ChannelKind::Telegram => Arc::new(telegram::Telegram::new(name, config)?),
+        ChannelKind::Webhook => Arc::new(webhook::Webhook::new(name, config)?),
         _ => unimplemented!(),
     })
 }

@@ -4,3 +4,4 @@ pub mod discord;
 pub mod irc;
 pub mod matrix;
 pub mod telegram;
+pub mod webhook;
