@@ -11,6 +11,7 @@ pub mod irc;
 pub mod matrix;
 pub mod seam;
 pub mod settings;
+pub mod slack;
 pub mod telegram;
 pub mod webhook;
 pub(crate) mod wire;
@@ -31,6 +32,7 @@ pub fn network(name: &str, config: &ChannelConfig) -> Result<Arc<dyn Network>, B
         ChannelKind::Discord => Arc::new(discord::Discord::new(name, config)?),
         ChannelKind::Telegram => Arc::new(telegram::Telegram::new(name, config)?),
         ChannelKind::Webhook => Arc::new(webhook::Webhook::new(name, config)?),
+        ChannelKind::Slack => Arc::new(slack::Slack::new(name, config)?),
         _ => unimplemented!(),
     })
 }
