@@ -3,5 +3,6 @@
 pub mod discord;
 pub mod irc;
 pub mod matrix;
+pub mod slack;
 pub mod telegram;
 pub mod webhook;

@@ -1,0 +1,82 @@
+//! The server refuses what Slack refuses.
+
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use super::api::answer;
+use super::state::{Addresses, State};
+use super::world::{Message, escaped};
+use super::{APP_TOKEN, BOT, BOT_TOKEN};
+use crate::model::wire_http::Incoming;
+
+fn state() -> State {
+    State::new(Addresses { sockets: "ws://here".to_owned(), api: "http://here".to_owned() })
+}
+
+fn ask(state: &mut State, method: &str, token: &str, body: &Value) -> Value {
+    let headers = [("authorization", format!("Bearer {token}")), ("content-type", "application/json".to_owned())];
+    let incoming = Incoming {
+        method: "POST".to_owned(),
+        path: format!("/api/{method}"),
+        headers: headers.map(|(name, value)| (name.to_owned(), value)).into(),
+        body: body.to_string().into(),
+    };
+    let reply = answer(state, &incoming).expect("an answer");
+    serde_json::from_slice(&reply.body).expect("JSON")
+}
+
+#[rstest]
+#[case::no_such_channel("chat.postMessage", BOT_TOKEN, json!({"channel": "C9", "text": "x"}), "channel_not_found")]
+#[case::nothing_to_say("chat.postMessage", BOT_TOKEN, json!({"channel": "C00000001", "text": " "}), "no_text")]
+#[case::no_such_thread(
+    "chat.postMessage", BOT_TOKEN, json!({"channel": "C00000001", "text": "x", "thread_ts": "1.2"}), "thread_not_found"
+)]
+#[case::wrong_token("chat.postMessage", "xoxb-other", json!({}), "invalid_auth")]
+#[case::app_token("chat.postMessage", APP_TOKEN, json!({}), "not_allowed_token_type")]
+#[case::bot_token("apps.connections.open", BOT_TOKEN, json!({}), "not_allowed_token_type")]
+#[case::not_own("chat.update", BOT_TOKEN, json!({"channel": "C00000001", "ts": "1750000000.000002", "text": "x"}), "cant_update_message")]
+#[case::too_long(
+    "chat.update", BOT_TOKEN, json!({"channel": "C00000001", "ts": "1750000000.000003", "text": "x".repeat(4001)}), "msg_too_long"
+)]
+#[case::gone("chat.update", BOT_TOKEN, json!({"channel": "C00000001", "ts": "1.9", "text": "x"}), "message_not_found")]
+#[case::no_emoji("reactions.add", BOT_TOKEN, json!({"channel": "C00000001", "timestamp": "1750000000.000002", "name": "👀"}), "invalid_name")]
+#[case::no_reaction("reactions.remove", BOT_TOKEN, json!({"channel": "C00000001", "timestamp": "1750000000.000002", "name": "x"}), "no_reaction")]
+#[case::no_file(
+    "files.completeUploadExternal", BOT_TOKEN, json!({"channel_id": "C00000001", "files": [{"id": "F1"}]}), "file_not_found"
+)]
+#[case::form_only("files.getUploadURLExternal", BOT_TOKEN, json!({"filename": "a", "length": 1}), "invalid_arguments")]
+#[case::unknown("chat.shout", BOT_TOKEN, json!({}), "unknown_method")]
+fn it_refuses(#[case] method: &str, #[case] token: &str, #[case] body: Value, #[case] error: &str) {
+    let mut state = state();
+    let channel = state.world.add_channel('C');
+    for author in ["U1", BOT] {
+        state.world.show(&channel, Message { author: author.to_owned(), ..Message::default() });
+    }
+    let told = ask(&mut state, method, token, &body);
+    assert_eq!((&told["ok"], &told["error"]), (&json!(false), &json!(error)));
+}
+
+#[test]
+fn the_sixty_first_message_of_a_minute_is_one_too_many() {
+    let mut state = state();
+    let channel = state.world.add_channel('C');
+    let body = json!({"channel": channel, "text": "x"});
+    for _ in 0..60 {
+        assert_eq!(ask(&mut state, "chat.postMessage", BOT_TOKEN, &body)["ok"], true);
+    }
+    assert_eq!(ask(&mut state, "chat.postMessage", BOT_TOKEN, &body)["error"], "ratelimited");
+    assert_eq!(state.world.messages(&channel).len(), 60);
+}
+
+#[test]
+fn an_unknown_key_is_complained_about() {
+    let mut state = state();
+    let channel = state.world.add_channel('C');
+    ask(&mut state, "chat.postMessage", BOT_TOKEN, &json!({"channel": channel, "text": "x", "loud": true}));
+    assert_eq!(state.complaints, ["chat.postMessage: an unknown key: loud"]);
+}
+
+#[test]
+fn what_people_type_is_escaped_but_for_mentions() {
+    assert_eq!(escaped("<@U1> a < b & <b> <@not one>"), "<@U1> a &lt; b &amp; &lt;b&gt; &lt;@not one&gt;");
+}
