@@ -26,7 +26,6 @@ async fn only_the_last_step_can_have_shown_something() {
     let stage = Stage::new().await;
     let channel = stage.server.channel();
     let files = stage.slack.files().unwrap();
-    let send = || files.send(&Place { target: channel.clone(), thread: None }, &attachment(""), b"x".to_vec());
     let at = place(&channel);
     for (method, fault) in [
         ("files.getUploadURLExternal", Fault::LoseAnswer),
@@ -38,7 +37,6 @@ async fn only_the_last_step_can_have_shown_something() {
         let sent = files.send(&at, &attachment(""), b"x".to_vec()).await;
         assert!(matches!(sent, Err(NotSent::Undelivered { .. })), "{method} {fault:?}: {sent:?}");
     }
-    drop(send);
     stage.server.fault("files.completeUploadExternal", Fault::LoseAnswer);
     let sent = files.send(&at, &attachment(""), b"x".to_vec()).await;
     assert!(matches!(sent, Err(NotSent::Unknown { repeatable: false, .. })), "{sent:?}");
