@@ -165,6 +165,43 @@ async fn an_endless_gap_is_read_so_far_and_no_further() {
 }
 
 #[tokio::test]
+async fn a_slow_gap_holds_up_its_own_room_alone_and_its_order_stays() {
+    let (server, matrix) = homeserver().await;
+    let ear = RecordingEar::new();
+    let limited_with = |n: usize, end: &str| json!({"events": [said(n)], "limited": true, "prev_batch": end});
+    let other = json!({"timeline": {"events": [said(99)]}, "summary": {"m.joined_member_count": 2}});
+    let elsewhere = json!({"next_batch": "s4", "rooms": {"join": {"!other:quell.test": other}}});
+    server.answer("/sync", survey()).answer("from=p0", Reply::Never);
+    server
+        .answer("since=s0", poll("s1", limited_with(2, "p0")))
+        .answer("since=s1", poll("s2", json!({"events": [said(3)]})));
+    server.answer("since=s2", poll("s3", limited_with(5, "p1"))).answer("since=s3", Reply::Json(200, elsewhere));
+    server
+        .during(while_listening(&matrix, &ear, async {
+            ear.wait_for("the other room", |state| !state.heard.is_empty()).await;
+            server.called("since=s4").await;
+        }))
+        .await;
+    let state = ear.state();
+    assert_eq!(state.texts(), ["message 99"]);
+    assert!(state.cursors.iter().all(|cursor| cursor == "s0"), "no place is kept behind a gap: {:?}", state.cursors);
+
+    server.answer("/sync", survey()).answer("from=p0", Reply::Json(200, json!({"chunk": [said(1)], "end": "p"})));
+    server.answer("from=p&", Reply::Json(200, json!({"chunk": []})));
+    server.answer("from=p1", Reply::Json(200, json!({"chunk": [said(4)]})));
+    server
+        .answer("since=s0", poll("s1", limited_with(2, "p0")))
+        .answer("since=s1", poll("s2", json!({"events": [said(3)]})));
+    server
+        .answer("since=s2", poll("s3", limited_with(5, "p1")))
+        .answer("since=s3", poll("s4", json!({"events": [said(6)]})));
+    let wait = ear.wait_for("the place", |state| state.cursors.iter().any(|cursor| cursor == "s4"));
+    let state = server.during(while_listening(&matrix, &ear, wait)).await;
+    let expected: Vec<String> = [99].into_iter().chain(1..=6).map(|n| format!("message {n}")).collect();
+    assert_eq!(state.texts(), expected);
+}
+
+#[tokio::test]
 async fn a_room_whose_gap_cannot_be_read_does_not_end_listening() {
     let (server, matrix) = homeserver().await;
     let ear = RecordingEar::new();
