@@ -63,12 +63,12 @@ impl Hooks {
     }
 
     async fn ask_one(&self, reader: &Doer, errand: &Errand, scope: &Scope) -> Result<MessageAnswer, Failure> {
-        // waits: for at most the limit of each; `ask_message` races it against the scope, like all below.
         let reply = match reader {
-            Doer::Embedded(hook) => match lifecycle::ask(hook.as_ref(), &errand.body, self.0.limit).await {
-                Ok(answer) => return checked(answer),
-                Err(problem) => return Err(panicked_or_late(hook.name(), &problem)),
-            },
+            Doer::Embedded(hook) => {
+                // waits: for at most the limit; `ask_message` races it against the scope, like all below.
+                let answer = lifecycle::ask(hook.as_ref(), &errand.body, self.0.limit).await;
+                return answer.map_err(|problem| panicked_or_late(hook.name(), &problem)).and_then(checked);
+            }
             Doer::Command(command) => command::ask(&self.0, command, errand, ANSWER, scope).await?,
             Doer::Url(lane) => webhook::ask(&self.0, &lane.receiver, errand, ANSWER, scope).await?,
         };

@@ -7,6 +7,7 @@ use std::time::Duration;
 use quell_engine::agent::AgentConfig;
 use quell_engine::dispatch::Submission;
 use quell_engine::llm::{ProviderConfig, ProviderKind};
+use quell_kernel::Push;
 use quell_kernel::view::MOST_PICTURES;
 use quell_protocol::api::{OnBusy, RunView};
 use quell_protocol::{ResourceKind, Verdict};
@@ -15,7 +16,7 @@ use quell_testkit::model::Stream;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::harness::{Claim, House, agent, alice, flat, key, message, receipt};
+use crate::harness::{self, Claim, House, agent, alice, flat, key, message, of_run, receipt};
 
 /// The smallest file that counts as a picture, and its base64.
 const PNG: &[u8] = b"\x89PNG\r\n\x1a\n";
@@ -228,7 +229,7 @@ async fn a_large_picture_does_not_count_as_text() {
     house.model.script(Behaviour::silent_mid_stream("It is "));
     let run = house.send(message("s", &marker(&house))).await;
     house.text_came(&run).await;
-    house.engine.stop(&alice(), &crate::harness::of_run(&run), &crate::harness::ask(quell_kernel::Push::Gentle));
+    house.engine.stop(&alice(), &of_run(&run), &harness::ask(Push::Gentle));
     let view = house.ended(&run).await;
     assert!(view.usage.estimated && view.usage.input_tokens < 10_000, "{:?}", view.usage);
     let again = house.ask("s", "and now?").await;
