@@ -47,7 +47,7 @@ impl Job<'_> {
         }
         // The newest first: they are what the message is about.
         news.reverse();
-        let label = format!("{} pictures", news.len());
+        let label = format!("pictures ({})", news.len());
         let workdir = self.agent.workdir.clone();
         let room = ROOM.saturating_sub(used);
         let reading = move |stop: &AtomicBool| read(news, &workdir, room, stop);

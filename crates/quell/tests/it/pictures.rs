@@ -73,7 +73,7 @@ async fn a_model_that_sees_gets_the_picture_and_one_that_does_not_gets_the_text(
     let view = ask(&house, OPENAI, &text).await;
     assert_eq!(last_said(&house), shown("what is this?"));
     let held = &receipt(&view).resources;
-    assert!(held.iter().any(|row| row.kind == ResourceKind::Task && row.label == "1 pictures"), "{held:#?}");
+    assert!(held.iter().any(|row| row.kind == ResourceKind::Task && row.label == "pictures (1)"), "{held:#?}");
     ask(&house, CLAUDE, "and you?").await;
     let source = json!({"type": "base64", "media_type": "image/png", "data": BASE64});
     let first = house.last_messages().remove(0);
