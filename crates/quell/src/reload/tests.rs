@@ -128,6 +128,22 @@ async fn what_cannot_be_taken_is_named_with_its_place(#[case] text: String, #[ca
 }
 
 #[tokio::test]
+async fn a_secret_in_a_file_of_its_own_is_read_again_with_the_configuration() {
+    let folder = tempfile::tempdir().unwrap();
+    let token = folder.path().join("token");
+    fs::write(&token, "first").unwrap();
+    let text = format!("{FIRST}[channels.x]\nkind = \"telegram\"\ntoken_file = {token:?}\n");
+    let house = House::new(&text).await;
+    let channel = || house.reload.settings().now().settings.channels["x"].clone();
+    let first = channel();
+    fs::write(&token, "second").unwrap();
+    assert_eq!(house.look(), Look::Same, "only the configuration itself is looked at");
+    house.look_at(&text);
+    assert!(!channel().is_same_as(&first) && house.generation() == 1);
+    house.engine.shut_down().await;
+}
+
+#[tokio::test]
 async fn without_a_file_there_is_nothing_to_look_at() {
     let config = config::parse(Path::new("quell.toml"), FIRST).unwrap();
     let house = House::of(tempfile::tempdir().unwrap(), &Loaded { config, source: Source::Environment }).await;
