@@ -33,6 +33,5 @@ pub fn network(name: &str, config: &ChannelConfig) -> Result<Arc<dyn Network>, B
         ChannelKind::Telegram => Arc::new(telegram::Telegram::new(name, config)?),
         ChannelKind::Webhook => Arc::new(webhook::Webhook::new(name, config)?),
         ChannelKind::Slack => Arc::new(slack::Slack::new(name, config)?),
-        _ => unimplemented!(),
     })
 }

@@ -66,7 +66,8 @@ impl Runs {
         O: Future<Output = Result<Result<Outfit, Unfit>, Cancelled>>,
     {
         let release = async {
-            let outcome = self.work(cell, reins, outfit).await;
+            let mut place = place;
+            let outcome = self.work(cell, reins, (outfit, &mut place)).await;
             if let Some(place) = place {
                 place.give_back();
             }
@@ -116,7 +117,7 @@ impl Runs {
         self.workshop().memory.save_message(&cell.run, errand, || cell.view().accepted_at).await;
     }
 
-    async fn work<O>(&self, cell: &Arc<Cell>, reins: &dyn Reins, outfit: O) -> Outcome
+    async fn work<O>(&self, cell: &Arc<Cell>, reins: &dyn Reins, (outfit, place): (O, &mut Option<Place>)) -> Outcome
     where
         O: Future<Output = Result<Result<Outfit, Unfit>, Cancelled>>,
     {
@@ -148,8 +149,14 @@ impl Runs {
             let gallery = Gallery::default();
             let job = Job { run, agent, workshop, history, delegation, preamble, gallery, visit, scope, pen, reins };
             match (job.work().await?, errand) {
-                // waits: raced there.
-                (Outcome::Completed, Some(errand)) => self.carry(cell, errand, &agent.workdir).await,
+                (Outcome::Completed, Some(errand)) => {
+                    // An answer may wait for its network for long, and needs no model and no tool for that.
+                    if let Some(place) = place.take() {
+                        place.give_back();
+                    }
+                    // waits: raced there.
+                    self.carry(cell, errand, &agent.workdir).await
+                }
                 (outcome, _) => Ok(outcome),
             }
         };

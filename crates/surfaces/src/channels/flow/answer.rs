@@ -5,7 +5,7 @@
 //! handed over between them (`Draft`): from then on the presenter leaves it alone until the run is over.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
 use futures_util::FutureExt;
@@ -40,13 +40,15 @@ pub(super) struct Answer {
     narration: Narration,
     draft: watch::Sender<Draft>,
     withheld: OnceLock<String>,
-    delivered: AtomicBool,
+    carried: OnceLock<Result<(), Undelivered>>,
 }
 
 /// Who writes the draft.
 #[derive(Debug, Clone, Default)]
 struct Draft {
     hand: Hand,
+    /// The answer is on its way: the run writes no more.
+    carrying: bool,
     /// The message that is the draft, once it was sent.
     message: Option<MessageId>,
 }
@@ -82,7 +84,7 @@ impl Answer {
             narration,
             draft: watch::Sender::default(),
             withheld: OnceLock::new(),
-            delivered: AtomicBool::new(false),
+            carried: OnceLock::new(),
         }
     }
 
@@ -104,10 +106,10 @@ impl Answer {
         self.draft.send_modify(|draft| draft.message = Some(message));
     }
 
-    /// Waits until the courier wants the draft.
-    pub(super) async fn draft_wanted(&self) {
+    /// Waits until the answer is on its way, and the courier wants the draft.
+    pub(super) async fn carrying(&self) {
         // The sender lives in self.
-        let _ = self.draft.subscribe().wait_for(|draft| draft.hand == Hand::Wanted).await;
+        let _ = self.draft.subscribe().wait_for(|draft| draft.carrying).await;
     }
 
     /// The message that is the draft.
@@ -120,13 +122,15 @@ impl Answer {
         self.withheld.get().map(String::as_str)
     }
 
-    pub(super) fn is_delivered(&self) -> bool {
-        self.delivered.load(Ordering::Acquire)
+    /// What became of the answer, once that is known.
+    pub(super) fn carried(&self) -> Option<&Result<(), Undelivered>> {
+        self.carried.get()
     }
 
     async fn take_over(&self) -> Option<MessageId> {
         let mut changes = self.draft.subscribe();
         self.draft.send_modify(|draft| {
+            draft.carrying = true;
             draft.hand = match draft.hand {
                 Hand::Free | Hand::Courier => Hand::Courier,
                 Hand::Presenter | Hand::Wanted => Hand::Wanted,
@@ -232,12 +236,11 @@ impl Courier for Answer {
         async move {
             let carried = self.carry(answer, folder).await;
             match &carried {
-                Ok(()) => {
-                    self.delivered.store(true, Ordering::Release);
-                    self.channel.count_answered();
-                }
+                Ok(()) => self.channel.count_answered(),
                 Err(_) => self.channel.count_undelivered(),
             }
+            // A run carries one answer.
+            let _ = self.carried.set(carried.clone());
             carried
         }
         .boxed()

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quell_engine::cell::{Cell, Follower, Progress};
+use quell_engine::channel::Undelivered;
 use quell_protocol::event::EventKind;
 use quell_protocol::{Receipt, RunId, StopReason, Verdict};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
@@ -101,14 +102,14 @@ impl Presenter<'_> {
         let mut hold = self.drafts().and_then(|_| self.answer.take_draft());
         let mut typing = interval(manners.typing_every);
         typing.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut writes = false;
+        let (mut writes, mut carrying) = (false, false);
         loop {
             let due = hold.is_some() && writes && growing.is_news();
             // Every arm only waits; what is done at the network comes after. What comes seldom is looked at first.
             let step = tokio::select! {
                 biased;
                 () = self.cell.reached(Progress::Ending) => Step::Over,
-                () = self.answer.draft_wanted(), if hold.is_some() => Step::GiveDraft,
+                () = self.answer.carrying(), if !carrying => Step::Carrying,
                 _ = typing.tick(), if writes => Step::Typing,
                 () = sleep_until(growing.next), if due => Step::Draft,
                 event = follower.next() => match event {
@@ -118,7 +119,13 @@ impl Presenter<'_> {
             };
             match step {
                 Step::Over => break,
-                Step::GiveDraft => hold = None,
+                // What is shown from now on is the answer, which ends the sign that somebody is writing.
+                Step::Carrying => {
+                    (carrying, hold) = (true, None);
+                    if std::mem::take(&mut writes) {
+                        self.hide_typing().await;
+                    }
+                }
                 Step::Event(kind) => {
                     writes |= matches!(kind, EventKind::Started { .. });
                     self.take(kind, &mut growing);
@@ -160,7 +167,10 @@ impl Presenter<'_> {
         let Some(drafts) = self.drafts() else { return Drafting::IsOver };
         let (channel, place) = (&self.answer.channel, &self.answer.place);
         let text = words::so_far(&growing.text, &self.answer.channels.0.tools);
-        let piece = first_piece(if text.trim().is_empty() { NOTHING_YET } else { &text }, &channel.manners.form);
+        let form = &channel.manners.form;
+        let piece = Some(first_piece(&text, form)).filter(|piece| !piece.plain.trim().is_empty());
+        // Marks alone, such as the beginning of what will be bold, show nothing.
+        let piece = piece.unwrap_or_else(|| first_piece(NOTHING_YET, form));
         growing.looked_at = Some(growing.text.clone());
         if growing.shown.as_ref() == Some(&piece) {
             return Drafting::GoesOn;
@@ -203,8 +213,12 @@ impl Presenter<'_> {
 
     async fn show_typing(&self) {
         let Some(typing) = self.answer.channel.network.typing() else { return };
-        // Not raced: what was given up half-way could come after it was hidden again.
-        let shown = timeout(SMALL, typing.show(&self.answer.place)).await;
+        // Not raced against the end: what was given up half-way could come after it was hidden again.
+        let shown = tokio::select! {
+            biased;
+            () = self.answer.carrying() => return,
+            shown = timeout(SMALL, typing.show(&self.answer.place)) => shown,
+        };
         if !matches!(shown, Ok(Ok(()))) {
             tracing::debug!(run = %self.answer.run, ?shown, "nobody sees that somebody is writing");
         }
@@ -229,14 +243,16 @@ struct Ended<'a> {
 impl Ended<'_> {
     /// What is said when there is no answer, in the place of the draft if there is one.
     async fn finish(&self, verdict: &Verdict, receipt: &Receipt) {
-        if self.answer.is_delivered() {
-            return;
-        }
         let withheld = self.answer.withheld_because().is_some();
-        let last_word = match verdict {
-            Verdict::Completed if withheld => None,
-            Verdict::Completed => Some(words::UNDELIVERED.to_owned()),
-            Verdict::Failed { .. } | Verdict::Aborted { .. } => words::without_an_answer(verdict, receipt),
+        let last_word = match (verdict, self.answer.carried()) {
+            (Verdict::Completed, Some(Ok(()))) => return,
+            // Its beginning stands there already, perhaps where the draft was.
+            (Verdict::Completed, Some(Err(Undelivered::Partly { .. } | Undelivered::Unknown(_)))) => {
+                return self.tell(self.say(words::UNCERTAIN)).await;
+            }
+            (Verdict::Completed, _) if withheld => None,
+            (Verdict::Completed, _) => Some(words::UNDELIVERED.to_owned()),
+            (Verdict::Failed { .. } | Verdict::Aborted { .. }, _) => words::without_an_answer(verdict, receipt),
         };
         let said = async {
             let drafts = self.answer.channel.network.drafts().filter(|_| self.answer.channel.config.drafts);
@@ -258,7 +274,11 @@ impl Ended<'_> {
                 self.say(last_word).await;
             }
         };
-        if timeout(LAST_WORD, said).await.is_err() {
+        self.tell(said).await;
+    }
+
+    async fn tell(&self, telling: impl Future<Output = ()>) {
+        if timeout(LAST_WORD, telling).await.is_err() {
             tracing::warn!(run = %self.answer.run, "the end of a run could not be told in its chat");
         }
     }
@@ -278,7 +298,7 @@ impl Ended<'_> {
     /// The sign that stays; none on a message that was kept back.
     fn last_sign(&self, verdict: &Verdict) -> Option<&'static str> {
         match verdict {
-            Verdict::Completed if self.answer.is_delivered() => Some(DONE),
+            Verdict::Completed if self.answer.carried() == Some(&Ok(())) => Some(DONE),
             _ if self.answer.withheld_because().is_some() => None,
             Verdict::Completed => Some(FAILED),
             Verdict::Failed { .. } | Verdict::Aborted { .. } => sign_of(verdict),
@@ -314,7 +334,7 @@ fn reactions(answer: &Answer) -> Option<&dyn Reactions> {
 
 enum Step {
     Over,
-    GiveDraft,
+    Carrying,
     Event(EventKind),
     Typing,
     Draft,

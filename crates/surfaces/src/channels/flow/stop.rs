@@ -52,6 +52,10 @@ pub(super) fn stop(channels: &Channels, message: &ChannelMessage, extra: &Extra,
     if runs + withdrawn == 0 && stop.processes.is_empty() {
         return outlet.seldom(&extra.place, &message.sender, words::NOTHING_TO_STOP);
     }
+    if stop.aborted.is_empty() && stop.ended == 0 && withdrawn == 0 {
+        // An earlier stop did it, and says so when it has settled.
+        return outlet.seldom(&extra.place, &message.sender, words::STILL_STOPPING);
+    }
     let queued = stop.withdrawn.len();
     outlet.say_of_stop(&extra.place, words::stopping(runs.saturating_sub(queued), withdrawn + queued));
     if runs > queued {

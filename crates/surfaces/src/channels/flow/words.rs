@@ -8,6 +8,7 @@ use quell_protocol::{Receipt, StopReason, Verdict};
 
 pub(super) const CROWDED: &str =
     "⚠️ Too many of your messages are waiting, so this one is not answered. Send /stop to clear them, or wait.";
+pub(super) const STILL_STOPPING: &str = "Still stopping.";
 pub(super) const NOTHING_TO_STOP: &str = "Nothing of yours is running here.";
 pub(super) const ONLY_OPERATORS: &str = "/stop all is for operators of this channel; /stop ends what you asked for.";
 pub(super) const EMPTY: &str = "⚠️ The model ended without saying anything. Ask again, or put it in other words.";
@@ -18,7 +19,7 @@ pub(super) const RESTARTED: &str = "⚠️ Quell was restarted before this was a
 pub(super) const WITHHELD: &str = "(This answer was kept back.)";
 
 const TIMED_OUT: &str = "⚠️ Request timed out before it was finished. Ask again, or ask for less at once.";
-const CONTEXT: &str = "⚠️ Context window exceeded: the conversation is too long for the model. Ask again, or begin a new one \
+const TOO_LONG: &str = "⚠️ Context window exceeded: the conversation is too long for the model. Ask again, or begin a new one \
                        with /new.";
 
 /// What is said at once after a stop.
@@ -46,7 +47,7 @@ pub(super) fn without_an_answer(verdict: &Verdict, receipt: &Receipt) -> Option<
     match verdict {
         Verdict::Completed => None,
         Verdict::Failed { code, .. } if code == "withheld" => None,
-        Verdict::Failed { code, .. } if code == "context_overflow" => Some(CONTEXT.to_owned()),
+        Verdict::Failed { code, .. } if code == "context_overflow" => Some(TOO_LONG.to_owned()),
         Verdict::Failed { code, message } => Some(format!("⚠️ This failed ({code}): {message}")),
         Verdict::Aborted { reason, .. } => match reason {
             StopReason::Command | StopReason::Superseded => None,
@@ -80,6 +81,9 @@ pub(super) fn so_far(text: &str, tools: &BTreeSet<String>) -> String {
 /// What is said when an answer is not shown as a whole.
 pub(super) const UNDELIVERED: &str =
     "⚠️ The answer could not be shown here as a whole; it stands in the history. Ask for it again.";
+
+pub(super) const UNCERTAIN: &str =
+    "⚠️ It is not known whether all of the answer is shown here; the whole of it stands in the history.";
 
 /// What stands at the end of a draft that was cut off.
 pub(super) fn cut(verdict: &Verdict) -> &'static str {

@@ -86,7 +86,7 @@ impl Api {
         if app.expose_secret().starts_with("xoxb-") {
             return Err(("app_token_env", "this is the bot's token: the app-level one begins with xapp-".to_owned()));
         }
-        let client = http::client().map_err(|Trouble(problem)| ("api_base", problem))?;
+        let client = http::client(&base).map_err(|Trouble(problem)| ("api_base", problem))?;
         let bot = bearer(bot).ok_or(("token_env", STRANGE.to_owned()))?;
         let app = bearer(app).ok_or(("app_token_env", STRANGE.to_owned()))?;
         Ok(Self { client, base, bot, app })

@@ -32,9 +32,9 @@ async fn two_messages_share_the_prefix_of_their_prompts_byte_for_byte() {
     for answer in ["One.", "Two.", "Three."] {
         house.model.script(Behaviour::text(answer));
     }
-    for (number, text) in ["first", "second", "third"].into_iter().enumerate() {
+    for (text, answer) in [("first", "One."), ("second", "Two."), ("third", "Three.")] {
         house.paper.say("ann", text);
-        house.paper.wait_for("the answer", |page| page.written.len() == number + 1).await;
+        house.paper.wait_for("the answer", |page| page.says(answer)).await;
     }
     let requests: Vec<Value> = house.model.seen().iter().map(|request| request.body.clone()).collect();
     let sealed = |request: &Value| {

@@ -22,7 +22,7 @@ pub(super) struct Paper {
     page: watch::Sender<Page>,
     letters: mpsc::Sender<Heard>,
     arrivals: tokio::sync::Mutex<mpsc::Receiver<Heard>>,
-    faults: Mutex<VecDeque<(Call, Fault)>>,
+    faults: watch::Sender<VecDeque<(Call, Fault)>>,
     numbers: Mutex<u64>,
 }
 
@@ -88,7 +88,13 @@ impl Paper {
     pub(super) fn new() -> Self {
         let (letters, arrivals) = mpsc::channel(100_000);
         let arrivals = tokio::sync::Mutex::new(arrivals);
-        Self { page: watch::Sender::default(), letters, arrivals, faults: Mutex::default(), numbers: Mutex::default() }
+        Self {
+            page: watch::Sender::default(),
+            letters,
+            arrivals,
+            faults: watch::Sender::default(),
+            numbers: Mutex::default(),
+        }
     }
 
     pub(super) async fn connected(&self) {
@@ -109,7 +115,14 @@ impl Paper {
 
     /// The next call of this kind goes wrong.
     pub(super) fn fault(&self, call: Call, fault: Fault) {
-        self.faults.lock().unwrap().push_back((call, fault));
+        self.faults.send_modify(|faults| faults.push_back((call, fault)));
+    }
+
+    /// Waits until everything has gone wrong that was to.
+    pub(super) async fn faults_are_over(&self) {
+        let mut faults = self.faults.subscribe();
+        let over = timeout(PATIENCE, faults.wait_for(VecDeque::is_empty)).await;
+        assert!(over.is_ok(), "a fault was never met");
     }
 
     /// Somebody writes in the room. Answers the id of the message.
@@ -151,9 +164,13 @@ impl Paper {
     }
 
     fn next_fault(&self, call: Call) -> Option<Fault> {
-        let mut faults = self.faults.lock().unwrap();
-        let at = faults.iter().position(|(of, _)| *of == call)?;
-        faults.remove(at).map(|(_, fault)| fault)
+        let mut next = None;
+        self.faults.send_if_modified(|faults| {
+            let at = faults.iter().position(|(of, _)| *of == call);
+            next = at.and_then(|at| faults.remove(at)).map(|(_, fault)| fault);
+            next.is_some()
+        });
+        next
     }
 
     /// Does something, or goes wrong as the test wants.

@@ -29,10 +29,12 @@ async fn an_answer_grows_in_its_draft_and_is_signed() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_draft_that_cannot_be_sent_holds_no_answer_up() {
     let house = House::open().await;
-    for fault in [busy(Duration::from_secs(3600)), refused(), Fault::LosesAnswer] {
+    for (number, fault) in [busy(Duration::from_secs(3600)), refused(), Fault::LosesAnswer].into_iter().enumerate() {
         house.paper.fault(Call::Send, fault);
-        house.model.script(Behaviour::text("The answer."));
+        house.model.script(Stream::new().wait_for(format!("gate {number}")).text("The answer."));
         house.paper.say("ann", "hello");
+        house.paper.faults_are_over().await;
+        house.model.open_gate(&format!("gate {number}"));
     }
     house
         .paper
@@ -110,7 +112,7 @@ async fn a_failure_is_told_and_never_an_empty_answer() {
     house.paper.wait_for("its sign", |page| page.signs_on(&asked) == ["⚠️"]).await;
     house.model.script(Behaviour::text(""));
     house.paper.say("ann", "say nothing");
-    house.paper.wait_for("a word", |page| page.says("The model ended without saying anything.")).await;
+    house.paper.wait_for("a word", |page| page.says("ended its answer without text")).await;
     house
         .model
         .script(Behaviour::text("<tool_call>{\"name\": \"shell\", \"arguments\": {\"command\": \"ls\"}}</tool_call>"));

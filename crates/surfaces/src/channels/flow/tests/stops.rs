@@ -73,8 +73,11 @@ async fn what_runs_stays_in_reach_however_much_waits_behind_it() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_conversation_lives_on_after_stops_at_any_moment() {
     let house = House::open().await;
+    house.model.by_prompt(|prompt, _| match prompt.contains("still there?") {
+        true => Behaviour::text("Alive."),
+        false => Behaviour::silent_mid_stream("hm"),
+    });
     for round in 0..20 {
-        house.model.script(Behaviour::silent_mid_stream("hm"));
         house.paper.say("ann", &format!("round {round}"));
         for _ in 0..round {
             tokio::task::yield_now().await;
@@ -84,7 +87,6 @@ async fn a_conversation_lives_on_after_stops_at_any_moment() {
             tokio::task::yield_now().await;
         }
     }
-    house.model.by_prompt(|_, _| Behaviour::text("Alive."));
     house.paper.say("ann", "still there?");
     house.paper.wait_for("an answer", |page| page.says("Alive.")).await;
     house.close().await;
@@ -155,10 +157,7 @@ async fn a_slow_room_does_not_hold_up_the_answer_to_a_stop_in_another() {
     let house = House::open().await;
     house.paper.fault(Call::Send, Fault::Hangs);
     house.paper.say_in("slow room", "bob", "/help");
-    house.paper.wait_for("the request", |page| page.told == 1).await;
-    while !house.engine.is_open() {
-        tokio::task::yield_now().await;
-    }
+    house.paper.faults_are_over().await;
     let begun = Instant::now();
     house.paper.say_in("room", "ann", "/stop");
     house.paper.wait_for("an answer", |page| page.says("Nothing of yours is running here.")).await;
