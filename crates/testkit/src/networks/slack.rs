@@ -200,6 +200,11 @@ impl FakeSlack {
         self.order(&Order::Drop);
     }
 
+    /// All connections stay, and nothing is read or written there any more.
+    pub fn freeze_connections(&self) {
+        self.order(&Order::Freeze);
+    }
+
     /// All connections are closed.
     pub fn close_connections(&self) {
         self.order(&Order::Close);

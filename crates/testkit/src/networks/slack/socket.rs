@@ -1,5 +1,6 @@
 //! One connection of Socket Mode: a ticket, hello, envelopes until they are acknowledged.
 
+use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,6 +29,8 @@ pub(super) enum Order {
     Drop,
     /// To close.
     Close,
+    /// To do nothing any more.
+    Freeze,
     /// To ask the client to leave, and why.
     Disconnect(&'static str),
     /// To say this.
@@ -95,6 +98,10 @@ async fn run(
                     say(socket, &json!({"type": "disconnect", "reason": reason, "debug_info": {"host": "fake"}})).await?;
                 }
                 Some(Order::Close) => return close(socket).await,
+                Some(Order::Freeze) => {
+                    shared.change(|state| state.frozen += 1);
+                    pending::<()>().await;
+                }
                 Some(Order::Drop) | None => return Ok(()),
             },
             message = socket.next() => match message {

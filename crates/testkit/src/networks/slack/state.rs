@@ -84,6 +84,8 @@ pub struct State {
     pub connections: usize,
     /// Connections that were opened so far.
     pub opened: usize,
+    /// Connections that do nothing any more.
+    pub frozen: usize,
     /// Envelopes that were acknowledged, in their order, each once.
     pub acknowledged: Vec<String>,
     /// How often an envelope was told again, because nobody had acknowledged it in time or its connection was gone.
@@ -114,6 +116,7 @@ impl State {
             calls: Vec::new(),
             connections: 0,
             opened: 0,
+            frozen: 0,
             acknowledged: Vec::new(),
             retold: 0,
             complaints: Vec::new(),

@@ -129,6 +129,20 @@ async fn frames_that_say_nothing_known_are_left_alone() {
         .await;
 }
 
+#[tokio::test]
+async fn a_connection_that_has_fallen_silent_is_given_up() {
+    let stage = Stage::new().await;
+    let freezing = async {
+        stage.connected(1).await;
+        stage.server.freeze_connections();
+        stage.server.wait_for("the silence", |state| state.frozen == 1).await;
+        // Nothing comes any more, so the clock may run ahead to when that is noticed.
+        tokio::time::pause();
+    };
+    let (lost, ()) = tokio::join!(stage.slack.listen(&stage.ear), freezing);
+    assert_eq!(lost, Lost::Connection("Slack's socket has fallen silent".to_owned()));
+}
+
 /// An ear whose database never answers.
 #[derive(Debug)]
 struct SlowEar(RecordingEar);
@@ -156,7 +170,7 @@ impl Ear for SlowEar {
 }
 
 #[tokio::test]
-async fn a_slow_database_makes_no_acknowledgement_late_and_keeps_nothing_from_being_heard() {
+async fn a_slow_database_holds_up_neither_hearing_nor_acknowledging_for_ever() {
     let stage = Stage::new().await;
     let (channel, ann) = (stage.server.channel(), stage.server.person("ann"));
     let ear = SlowEar(RecordingEar::new());
@@ -167,10 +181,8 @@ async fn a_slow_database_makes_no_acknowledgement_late_and_keeps_nothing_from_be
             stage.server.say(&channel, &ann, text);
         }
         ear.0.wait_for("all of them", |ear| ear.heard.len() == 3).await;
-        assert!(begun.elapsed() < Duration::from_secs(2), "hearing has waited for the database");
         stage.acknowledged(3).await;
         assert!(begun.elapsed() >= Duration::from_millis(2400), "what was not kept was acknowledged at once");
-        assert_eq!(stage.server.state().retold, 0);
     })
     .await;
 }
