@@ -42,10 +42,21 @@ pub(super) enum Ruling {
     Completed,
 }
 
+/// Where a message comes from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum From {
+    /// A door that waits for nothing but the run.
+    ADoor,
+    /// A chat network, with a file; the answer goes back there.
+    AChat,
+}
+
 /// One place.
 pub(super) struct Case {
     pub(super) name: String,
     pub(super) agent: &'static str,
+    /// Where its message comes from.
+    pub(super) from: From,
     pub(super) prepare: Act,
     pub(super) moment: Moment,
     /// What has to happen between the stop and the end, and what only this case can check.
@@ -64,6 +75,7 @@ impl Case {
         Self {
             name: name.to_owned(),
             agent: "main",
+            from: From::ADoor,
             prepare,
             moment,
             aftermath: nothing,
@@ -252,6 +264,10 @@ fn points() -> Vec<Case> {
                 agent: "seeing",
                 ..Case::new(&name, |scene| Box::pin(a_picture_before(scene)), Moment::At(point, nth))
             },
+            Point::Attachments | Point::Delivery => {
+                let said = |scene| model_says(scene, [Behaviour::text("Here it is.")]);
+                Case { from: From::AChat, ..Case::new(&name, said, Moment::At(point, nth)) }
+            }
             Point::ProcessWait => Case::new(&name, wait_for_it, Moment::At(point, nth)),
             Point::Approval => Case { agent: "asking", ..Case::new(&name, ask_first, Moment::At(point, nth)) },
             _ => Case::new(&name, everything, Moment::At(point, nth)),

@@ -18,11 +18,11 @@ use quell_testkit::model::BlackHole;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::cases::{Case, Moment};
-use super::hooked;
+use super::cases::{Case, From, Moment};
 use super::proof::{self, Proven};
 use super::servers;
 use super::strike::{Mode, Struck, strike, wait_and_leave};
+use super::{chat, hooked};
 use crate::harness::{Claim, Ground, House, PATIENCE, Watcher, agent, alice, message_as, provider, run_id};
 
 /// One engine for all cases of a mode, with everything that can keep a run waiting.
@@ -173,7 +173,8 @@ impl<'a> Scene<'a> {
     }
 
     fn message(&self, case: &Case) -> Submission {
-        Submission { agent: Some(agent(case.agent)), ..message_as(&self.run, &self.session, &self.text) }
+        let errand = (case.from == From::AChat).then(|| chat::errand(self.run.as_str(), &self.text));
+        Submission { agent: Some(agent(case.agent)), errand, ..message_as(&self.run, &self.session, &self.text) }
     }
 
     /// Sends the message, and with it whatever `moment` waits for. In [`Mode::CallerGone`] whoever sent is gone after it.
