@@ -7,6 +7,7 @@ mod feed;
 mod hub;
 mod pen;
 mod receipt;
+mod usage;
 mod view;
 
 use std::collections::BTreeMap;
@@ -473,26 +474,6 @@ impl Cell {
 
     fn facts(&self) -> MutexGuard<'_, Facts> {
         self.facts.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Facts {
-    fn usage_so_far(&self) -> Usage {
-        add(self.usage, self.step_usage)
-    }
-
-    /// What the step's provider did not count stays as an estimate (row X8).
-    fn settle_step_usage(&mut self) {
-        self.usage = self.usage_so_far();
-        self.step_usage = Usage::default();
-    }
-}
-
-fn add(a: Usage, b: Usage) -> Usage {
-    Usage {
-        input_tokens: a.input_tokens.saturating_add(b.input_tokens),
-        output_tokens: a.output_tokens.saturating_add(b.output_tokens),
-        estimated: a.estimated || b.estimated,
     }
 }
 

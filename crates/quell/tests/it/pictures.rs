@@ -229,7 +229,7 @@ async fn a_large_picture_does_not_count_as_text() {
     house.model.script(Behaviour::silent_mid_stream("It is "));
     let run = house.send(message("s", &marker(&house))).await;
     house.text_came(&run).await;
-    house.engine.stop(&alice(), &of_run(&run), &harness::ask(Push::Gentle));
+    let _ = house.engine.stop(&alice(), &of_run(&run), &harness::ask(Push::Gentle));
     let view = house.ended(&run).await;
     assert!(view.usage.estimated && view.usage.input_tokens < 10_000, "{:?}", view.usage);
     let again = house.ask("s", "and now?").await;

@@ -35,7 +35,7 @@ async fn an_answer_grows_in_one_message_and_is_signed() {
     let asked = telegram.say(CHAT, ANN, "hello");
     telegram.wait_for("the beginning", |it| it.bot_texts(CHAT).iter().any(|text| text.starts_with("Good"))).await;
     assert_eq!(signs(&telegram, asked), ["👀"]);
-    assert!(telegram.typing(CHAT));
+    telegram.wait_for("somebody who is writing", |it| it.chats.get(&CHAT).is_some_and(|chat| chat.is_typing())).await;
     house.model.open_gate("more");
     telegram.wait_for("the answer", |it| it.bot_texts(CHAT) == ["Good morning"]).await;
     telegram.wait_for("the last sign", |it| it.messages(CHAT)[0].reactions == ["👍"]).await;
@@ -68,8 +68,8 @@ async fn a_stop_from_the_chat_ends_the_run_and_says_so() {
         .await;
     let notice = state.bot_texts(CHAT).into_iter().find(|text| text.starts_with("⏹ stopped in")).unwrap().to_owned();
     assert!(notice.contains("model closed after") && notice.contains("history valid"), "{notice}");
-    telegram.wait_for("the last sign", |it| it.messages(CHAT)[0].reactions.iter().all(|sign| sign != "👀")).await;
-    assert_ne!(signs(&telegram, asked), Vec::<String>::new());
+    telegram.wait_for("the last sign", |it| it.messages(CHAT)[0].reactions == ["🫡"]).await;
+    assert_eq!(signs(&telegram, asked), ["🫡"]);
     assert!(!telegram.typing(CHAT), "nobody is writing any more");
 
     // The next message works, and the model is told.

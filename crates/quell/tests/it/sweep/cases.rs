@@ -265,8 +265,7 @@ fn points() -> Vec<Case> {
                 ..Case::new(&name, |scene| Box::pin(a_picture_before(scene)), Moment::At(point, nth))
             },
             Point::Attachments | Point::Delivery => {
-                let said = |scene| model_says(scene, [Behaviour::text("Here it is.")]);
-                Case { from: From::AChat, ..Case::new(&name, said, Moment::At(point, nth)) }
+                Case { from: From::AChat, ..Case::new(&name, a_word, Moment::At(point, nth)) }
             }
             Point::ProcessWait => Case::new(&name, wait_for_it, Moment::At(point, nth)),
             Point::Approval => Case { agent: "asking", ..Case::new(&name, ask_first, Moment::At(point, nth)) },
@@ -283,6 +282,10 @@ fn nothing<'a>(_: &'a Scene<'a>) -> Doing<'a> {
 pub(super) fn model_says<'a>(scene: &'a Scene<'a>, answers: impl IntoIterator<Item = Behaviour>) -> Doing<'a> {
     scene.site.script(scene.run.as_str(), answers);
     nothing(scene)
+}
+
+fn a_word<'a>(scene: &'a Scene<'a>) -> Doing<'a> {
+    model_says(scene, [Behaviour::text("Here it is.")])
 }
 
 fn everything<'a>(scene: &'a Scene<'a>) -> Doing<'a> {

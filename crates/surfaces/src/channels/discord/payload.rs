@@ -128,7 +128,7 @@ pub(super) fn heartbeat(seq: Option<u64>) -> String {
 
 /// Discord: Identify.
 pub(super) fn identify(token: &SecretString) -> String {
-    let properties = json!({"os": std::env::consts::OS, "browser": "quell", "device": "quell"});
+    let properties = json!({"os": "linux", "browser": "quell", "device": "quell"});
     let data = json!({"token": token.expose_secret(), "intents": INTENTS, "properties": properties});
     json!({"op": 2, "d": data}).to_string()
 }

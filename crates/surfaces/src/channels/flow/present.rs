@@ -132,8 +132,13 @@ impl Presenter<'_> {
                 }
                 Step::Typing => self.show_typing().await,
                 Step::Draft => {
+                    let first = self.answer.draft().is_none();
                     if let Drafting::IsOver = self.show_draft(&mut growing).await {
                         hold = None;
+                    }
+                    if first {
+                        // A message takes the sign away that somebody is writing.
+                        typing.reset_immediately();
                     }
                 }
             }
