@@ -64,7 +64,7 @@ fn told(fault: Fault) -> String {
 mod tests {
     use super::*;
 
-    const GO: AtomicBool = AtomicBool::new(false);
+    static GO: AtomicBool = AtomicBool::new(false);
 
     #[test]
     fn files_come_and_go_below_the_workdir_alone() {

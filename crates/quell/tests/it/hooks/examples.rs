@@ -124,7 +124,7 @@ fn skips_python() -> bool {
     #[expect(clippy::disallowed_methods, reason = "the one switch of a test that needs another program")]
     let skips = std::env::var("QUELL_SKIP_PYTHON").is_ok();
     if skips {
-        println!("skipped: QUELL_SKIP_PYTHON is set");
+        eprintln!("skipped: QUELL_SKIP_PYTHON is set");
     }
     skips
 }
