@@ -6,6 +6,7 @@
 mod archive;
 mod audit;
 mod calls;
+mod channels;
 mod discover;
 mod error;
 mod follow;

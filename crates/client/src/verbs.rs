@@ -4,6 +4,7 @@ mod agents;
 mod approvals;
 mod archive;
 mod audit;
+mod channels;
 mod chat;
 mod hold;
 mod memory;
@@ -29,6 +30,7 @@ use crate::term::{Io, Tone};
 pub use agents::AgentsArgs;
 pub use approvals::ApprovalsArgs;
 pub use audit::AuditArgs;
+pub use channels::ChannelsArgs;
 pub use chat::ChatArgs;
 pub use hold::HoldArgs;
 pub use memory::MemoryArgs;
@@ -59,6 +61,8 @@ pub enum Verb {
     Memory(MemoryArgs),
     /// Look at the calls that wait for a person, allow or deny one
     Approvals(ApprovalsArgs),
+    /// See how the chat networks fare, test one, say something there
+    Channels(ChannelsArgs),
     /// Stop a run, a session or everything, and wait until it is really over
     Stop(StopArgs),
     /// Refuse new runs until lifted
@@ -178,6 +182,7 @@ async fn perform(verb: Verb, link: &Link, io: &mut Io) -> Result<Exit, VerbError
         Verb::Processes(args) => processes::run(link, args, io).await,
         Verb::Memory(args) => memory::run(link, args, io).await,
         Verb::Approvals(args) => approvals::run(link, args, io).await,
+        Verb::Channels(args) => channels::run(link, args, io).await,
         Verb::Stop(args) => stop::run(link, args, io).await,
         Verb::Hold(args) => hold::run(link, args, io).await,
         Verb::Page(args) => page::run(link, args, io).await,

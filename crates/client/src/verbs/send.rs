@@ -121,7 +121,8 @@ pub(super) async fn run(link: &Link, args: SendArgs, io: &mut Io) -> Result<Exit
     }
 }
 
-fn message(words: &[String], io: &mut Io) -> Result<String, VerbError> {
+/// The words of the command line, or, for `-`, what comes in.
+pub(super) fn message(words: &[String], io: &mut Io) -> Result<String, VerbError> {
     let text = if words == ["-"] {
         let mut text = String::new();
         let read = io.input.by_ref().take(MOST_TEXT_BYTES + 1).read_to_string(&mut text);

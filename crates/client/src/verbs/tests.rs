@@ -1,6 +1,7 @@
 //! The verbs against scripted daemons, from the words of the command line to the exit code.
 
 mod archive;
+mod channels;
 mod look;
 mod memory;
 mod send;
