@@ -2,6 +2,7 @@
 //!
 //! Each check is one function in the table [`CHECKS`]; it knows what it looks at and nothing of how it is shown.
 
+mod channels;
 mod daemon;
 mod database;
 mod files;
@@ -68,7 +69,7 @@ enum Check {
 }
 
 /// All checks, in the order in which a start would meet what they look at.
-const CHECKS: [(&str, Check); 14] = [
+const CHECKS: [(&str, Check); 15] = [
     ("configuration", Check::Machine(files::configuration)),
     ("clock", Check::Machine(machine::clock)),
     ("shell", Check::Machine(machine::shell)),
@@ -81,6 +82,7 @@ const CHECKS: [(&str, Check); 14] = [
     ("providers", Check::Setup(providers::providers)),
     ("workdirs", Check::Setup(files::workdirs)),
     ("MCP servers", Check::Setup(servers::servers)),
+    ("channels", Check::Setup(channels::channels)),
     ("processes", Check::Machine(processes::wardens)),
     ("isolation", Check::Setup(processes::isolation)),
 ];
