@@ -1,9 +1,10 @@
-// Everything at once: runs that are not over, what goes on in the background, sessions that are live, and the
-// newest ends. It takes all of it from the store; rows keep their elements, so that a thousand of them cost
+// Everything at once: runs that are not over, what goes on in the background, chat networks, sessions that are
+// live, and the newest ends. It takes all of it from the store; rows keep their elements, so that a thousand of them cost
 // only what has changed.
 
 import * as clock from "./clock.js";
 import * as background from "./background.js";
+import * as channels from "./channels.js";
 import { h, icon, keyed, setText } from "./dom.js";
 import { runRows } from "./facts.js";
 import { framed } from "./frame.js";
@@ -38,6 +39,7 @@ export function mount(root) {
   const undo = [
     ...["runs", "sessions", "ended", "hold", "route"].map((slice) => store.subscribe(slice, frame.ask)),
     background.mount(parts.processes),
+    channels.mount(parts.channels),
   ];
   return () => {
     clearInterval(timer);
@@ -79,16 +81,23 @@ function furnish(root) {
     h("h2", { id: "processes-title" }, t("everything.processes")),
     h("div", { id: "processes" }),
   );
+  const networks = h(
+    "section",
+    { class: "part", "aria-labelledby": "channels-title", hidden: true },
+    h("h2", { id: "channels-title" }, t("everything.channels")),
+    h("ul", { id: "channels", class: "channels" }),
+  );
   const hold = h("p", { class: "hold-facts", hidden: true });
   root.replaceChildren(
     h("h1", { class: "unseen" }, t("everything.title")),
     hold,
     runs,
     processes,
+    networks,
     sessions,
     ended,
   );
-  return { hold, runs, sessions, ended, processes: processes.lastElementChild };
+  return { hold, runs, sessions, ended, processes: processes.lastElementChild, channels: networks };
 }
 
 /** A heading, a table, and what is said while it is empty. */

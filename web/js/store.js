@@ -22,6 +22,7 @@
 //                `moreSessions()` appends a page
 //   approvals    [ApprovalRow] that wait
 //   processes    [ProcessRow] in the background, the last ended ones too
+//   channels     [ChannelRow]: the chat networks
 //   hold         {held, reason?, since?, by?}
 //   models       [{model, agents}]
 
@@ -54,6 +55,7 @@ const NOTHING = {
   sessions: { items: [] },
   approvals: [],
   processes: [],
+  channels: [],
   hold: { held: false },
   models: [],
 };
@@ -67,6 +69,7 @@ const fetchers = {
   sessions: async () => read(sessionsPath()),
   approvals: async () => (await read("/api/approvals")).items,
   processes: async () => (await read("/api/processes")).items,
+  channels: async () => (await read("/api/channels")).items,
   hold: async () => read("/api/hold"),
   models: async () => (await read("/api/models")).items,
 };
@@ -245,6 +248,9 @@ function onBeat() {
   const alive = slices.processes.some((process) => !process.endedAt);
   if (slices.runs.length > 0 || alive) {
     refresh("runs", "processes", "agents");
+  }
+  if (slices.route.view === "runs" && slices.channels.length > 0) {
+    refresh("channels");
   }
 }
 
