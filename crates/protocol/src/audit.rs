@@ -58,6 +58,8 @@ actions! {
     DeleteAgent "delete_agent";
     /// The whole database was copied out.
     Backup "backup";
+    /// Something was said in a chat network in the name of a channel.
+    SendToChannel "send_to_channel";
 }
 
 /// One entry.

@@ -70,6 +70,8 @@ codes! {
     InvalidRequest "invalid_request" 400 "The request is not valid";
     MissingAgentId "missing_agent_id" 400 "The agent id is missing";
     Unauthorized "unauthorized" 401 "A valid token is needed";
+    BadSignature "bad_signature" 401 "The signature is not right";
+    StaleTimestamp "stale_timestamp" 401 "The request is not from now";
     Forbidden "forbidden" 403 "This token may not do that";
     SessionRefused "session_refused" 403 "A hook refused the session";
     BadOrigin "bad_origin" 403 "This web origin is not allowed";
@@ -77,6 +79,7 @@ codes! {
     RunNotFound "run_not_found" 404 "There is no such run";
     SessionNotFound "session_not_found" 404 "There is no such session";
     AgentNotFound "agent_not_found" 404 "There is no such agent";
+    ChannelNotFound "channel_not_found" 404 "There is no such channel";
     MethodNotAllowed "method_not_allowed" 405 "This route does not take that method";
     Conflict "conflict" 409 "This contradicts what was accepted before";
     AgentBusy "agent_busy" 409 "The agent has runs that are not over";

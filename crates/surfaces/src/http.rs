@@ -6,6 +6,7 @@ mod archive;
 mod audit;
 mod auth;
 mod body;
+mod channels;
 mod memory;
 mod openapi;
 mod ops;
@@ -65,6 +66,10 @@ pub fn router(door: Door) -> Router {
         .route("/api/approvals/{id}", post(approvals::answer))
         .route("/api/stop", post(stop::everything))
         .route("/api/hold", get(stop::show_hold).put(stop::set_hold).delete(stop::lift_hold))
+        .route("/api/channels", get(channels::list))
+        .route("/api/channels/send", post(channels::send))
+        .route("/api/channels/{name}/test", post(channels::test))
+        .route("/api/channels/{name}/messages", post(channels::receive))
         .route("/api/backup", get(archive::backup))
         .route("/api/audit", get(audit::list))
         .route("/api/tokens", get(tokens::list).post(tokens::create))

@@ -9,6 +9,7 @@ pub(crate) mod recording;
 
 use std::time::Duration;
 
+use axum::http::HeaderMap;
 use futures_util::future::BoxFuture;
 use quell_protocol::Attachment;
 
@@ -54,6 +55,24 @@ pub trait Network: Send + Sync + 'static {
     fn files(&self) -> Option<&dyn Files> {
         None
     }
+
+    /// The door of a network that calls Quell.
+    fn inbound(&self) -> Option<&dyn Inbound> {
+        None
+    }
+}
+
+/// The door of a network that calls Quell, and proves by each call itself who calls.
+pub trait Inbound: Send + Sync {
+    /// The most bytes of a body that are read.
+    fn largest(&self) -> usize;
+
+    /// Checks a call and reads its message. `now` is the machine's time in seconds since 1970. The same message may come again:
+    /// it has the same id then.
+    ///
+    /// # Errors
+    /// Why it is not taken, in words that the caller may read.
+    fn read(&self, headers: &HeaderMap, body: &[u8], now: i64) -> Result<Heard, Unwelcome>;
 }
 
 /// Messages that can be changed after they were sent.
@@ -226,6 +245,23 @@ pub enum NotSent {
         /// True when sending it again with the same key shows it once.
         repeatable: bool,
     },
+}
+
+/// Why a call was not taken.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unwelcome {
+    /// Its body is larger than anything that is taken.
+    #[error("{0}")]
+    TooLarge(String),
+    /// It does not prove who calls.
+    #[error("{0}")]
+    Unproven(String),
+    /// The proof is good, and not from now: it may be somebody else's copy.
+    #[error("{0}")]
+    Stale(String),
+    /// The caller is who they should be, and this is no message.
+    #[error("{0}")]
+    Malformed(String),
 }
 
 /// Why something else did not work.

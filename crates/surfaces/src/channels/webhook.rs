@@ -24,7 +24,7 @@ use url::Url;
 
 use super::config::{BadChannel, ChannelConfig};
 use super::format::{Form, Markup, Measure, Piece};
-use super::seam::{Drafts, Ear, Files, Lost, Manners, MessageId, Network, NotSent, Own, Place, Trouble};
+use super::seam::{Drafts, Ear, Files, Inbound, Lost, Manners, MessageId, Network, NotSent, Own, Place, Trouble};
 use super::wire::http::{Answer, Repeatable, call_at_most, client};
 use signature::{Signer, digest};
 
@@ -206,6 +206,10 @@ impl Network for Webhook {
     }
 
     fn files(&self) -> Option<&dyn Files> {
+        Some(self)
+    }
+
+    fn inbound(&self) -> Option<&dyn Inbound> {
         Some(self)
     }
 }

@@ -9,6 +9,7 @@ use quell_protocol::api::{
 use quell_protocol::approval::{ApprovalAnswer, ApprovalRow};
 use quell_protocol::audit::AuditRow;
 use quell_protocol::background::{ProcessRow, ProcessView};
+use quell_protocol::channel::{ChannelDelivery, ChannelHealth, ChannelReceived, ChannelRow, ChannelSend, ChannelTest};
 use quell_protocol::memory::NoteRow;
 use quell_protocol::page::{Me, ModelRow, SessionPatch, SignInLink, SignInRequest};
 use quell_protocol::session::{SessionAnswer, SessionRequest, SessionView};
@@ -27,6 +28,9 @@ struct Row {
     /// Status, schema (`[X]` is a page of X, `text` is text), meaning.
     answers: &'static [(u16, &'static str, &'static str)],
 }
+
+/// The route that shows no token: its callers sign.
+const SIGNED: &str = "/api/channels/{name}/messages";
 
 const fn get(path: &'static str, summary: &'static str, answers: &'static [(u16, &'static str, &'static str)]) -> Row {
     Row { method: "get", path, summary, takes: None, answers }
@@ -257,6 +261,38 @@ const ROUTES: &[Row] = &[
         answers: &[(200, "Hold", "the hold")],
     },
     delete("/api/hold", "Lift the hold", &[(200, "Hold", "the hold")]),
+    get("/api/channels", "The chat networks and how they fare", &[(200, "[ChannelRow]", "channels")]),
+    post(
+        "/api/channels/send",
+        "Say something in a chat in the name of a channel",
+        "ChannelSend",
+        &[
+            (200, "ChannelDelivery", "what became of it; look at `delivery`"),
+            (400, "Problem", "it is not said where, or nothing is said"),
+            (404, "Problem", "there is no such channel"),
+            (409, "Problem", "the channel's configuration cannot be used"),
+        ],
+    ),
+    Row {
+        method: "post",
+        path: "/api/channels/{name}/test",
+        summary: "Ask a network who the account of a channel is",
+        takes: None,
+        answers: &[(200, "ChannelTest", "what it says; look at `ok`"), (404, "Problem", "unknown")],
+    },
+    post(
+        "/api/channels/{name}/messages",
+        "Post a message to a channel of signed HTTP; authenticated by its signature alone",
+        "",
+        &[
+            (202, "ChannelReceived", "it is kept, and a stop has acted"),
+            (400, "Problem", "it is no message"),
+            (401, "Problem", "it is not signed, wrongly, or not now"),
+            (404, "Problem", "there is no such channel of signed HTTP"),
+            (413, "Problem", "the body is too large"),
+            (503, "Problem", "it is not kept yet, or the daemon is closing: post it again"),
+        ],
+    ),
     get("/api/backup", "A copy of the whole database, as it is at one moment", &[(200, "database", "a SQLite file")]),
     get(
         "/api/audit",
@@ -283,6 +319,12 @@ const ROUTES: &[Row] = &[
     ApprovalAnswer,
     ApprovalRow,
     AuditRow,
+    ChannelDelivery,
+    ChannelHealth,
+    ChannelReceived,
+    ChannelRow,
+    ChannelSend,
+    ChannelTest,
     HistoryMessage,
     Hold,
     Me,
@@ -352,10 +394,11 @@ fn operation(row: &Row) -> Value {
     }
     if let Some(schema) = row.takes {
         // Sending, making a token and answering need a body; every other may be absent or empty.
-        let required = matches!(schema, "SendRequest" | "TokenRequest" | "ApprovalAnswer" | "lines");
+        let required = matches!(schema, "SendRequest" | "TokenRequest" | "ApprovalAnswer" | "ChannelSend" | "lines")
+            || row.path == SIGNED;
         operation["requestBody"] = json!({"required": required, "content": content(schema)});
     }
-    if !matches!(row.path, "/healthz" | "/readyz") {
+    if !matches!(row.path, "/healthz" | "/readyz" | SIGNED) {
         operation["security"] = json!([{"token": []}]);
         operation["responses"]["401"] = answer("Problem", "a valid token is needed");
     }

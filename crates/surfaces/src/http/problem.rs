@@ -21,7 +21,7 @@ impl IntoResponse for Refused {
         let status = StatusCode::from_u16(self.0.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let body = serde_json::to_string(&self.0).unwrap_or_default();
         let mut response = (status, [(header::CONTENT_TYPE, "application/problem+json")], body).into_response();
-        if status == StatusCode::UNAUTHORIZED {
+        if self.0.code == ErrorCode::Unauthorized.as_str() {
             response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         response

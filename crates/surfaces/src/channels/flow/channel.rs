@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use quell_engine::clock::Clock;
 use quell_protocol::api::{OnBusy, Scope as Rights};
-use serde::Serialize;
+use quell_protocol::channel::{ChannelHealth as Health, ChannelRow};
 use tokio_util::sync::CancellationToken;
 
 use super::outlet::Outlet;
@@ -34,48 +34,6 @@ struct Facts {
     heard: u64,
     answered: u64,
     undelivered: u64,
-}
-
-/// How a channel fares.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, utoipa::ToSchema)]
-#[serde(tag = "state", content = "detail", rename_all = "snake_case")]
-pub enum Health {
-    /// It has not been connected yet.
-    #[default]
-    Connecting,
-    /// It is connected and hears.
-    Connected,
-    /// The connection was lost, for this reason; it is tried again.
-    Lost(String),
-    /// The network does not take the account, for this reason; it is tried seldom.
-    Refused(String),
-    /// It listens no longer.
-    Stopped,
-}
-
-/// A channel, for people.
-#[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct ChannelRow {
-    /// Its configured name.
-    pub name: String,
-    /// Its network.
-    pub kind: String,
-    /// How it fares.
-    #[serde(flatten)]
-    pub health: Health,
-    /// Since when, RFC 3339.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub since: Option<String>,
-    /// The account, as people see it there.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub account: Option<String>,
-    /// Messages that were heard from those who may write.
-    pub heard: u64,
-    /// Answers that were delivered.
-    pub answered: u64,
-    /// Answers and notices that were not.
-    pub undelivered: u64,
 }
 
 impl Channel {
@@ -195,19 +153,17 @@ impl Channel {
     }
 }
 
-impl ChannelRow {
-    /// The row of a channel whose configuration cannot be used.
-    pub(super) fn unusable(name: &str, config: &ChannelConfig, bad: &BadChannel) -> Self {
-        Self {
-            name: name.to_owned(),
-            kind: config.kind.word().to_owned(),
-            health: Health::Refused(bad.to_string()),
-            since: None,
-            account: None,
-            heard: 0,
-            answered: 0,
-            undelivered: 0,
-        }
+/// The row of a channel whose configuration cannot be used.
+pub(super) fn unusable_row(name: &str, config: &ChannelConfig, bad: &BadChannel) -> ChannelRow {
+    ChannelRow {
+        name: name.to_owned(),
+        kind: config.kind.word().to_owned(),
+        health: Health::Refused(bad.to_string()),
+        since: None,
+        account: None,
+        heard: 0,
+        answered: 0,
+        undelivered: 0,
     }
 }
 

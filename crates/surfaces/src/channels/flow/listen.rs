@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-
+use quell_protocol::channel::ChannelHealth as Health;
 use tokio::time::{Instant, sleep};
 
 use super::Channels;
-use super::channel::{Channel, ChannelRow, Health};
+use super::channel::{Channel, unusable_row};
 use super::ear::ChannelEar;
 use super::outlet::{Outlet, send_notices};
 use crate::channels::config::ChannelConfig;
@@ -56,7 +56,7 @@ fn take_over(channels: &Channels, wanted: &BTreeMap<String, ChannelConfig>) {
             Ok(network) => network,
             Err(bad) => {
                 tracing::error!(channel = name, %bad, "the channel cannot be used");
-                unusable.insert(name.clone(), ChannelRow::unusable(name, config, &bad));
+                unusable.insert(name.clone(), unusable_row(name, config, &bad));
                 continue;
             }
         };

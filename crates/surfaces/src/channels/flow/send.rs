@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use quell_engine::channel::Undelivered;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep, timeout_at};
 
 use super::channel::Channel;
 use crate::channels::format::Piece;
@@ -44,6 +44,32 @@ pub(super) async fn send(
         };
         tried += 1;
         match pause(&error, tried, (Repeats::WithKey, patience)) {
+            Some(pause) => sleep(pause).await,
+            None => return Err(error),
+        }
+    }
+}
+
+/// Sends one piece with its key, for somebody who waits: what cannot be done by then is not tried.
+///
+/// # Errors
+/// Why it was not sent, or that nobody knows.
+pub(super) async fn send_by(
+    channel: &Channel,
+    place: &Place,
+    (piece, key): (&Piece, &str),
+    deadline: Instant,
+) -> Result<MessageId, NotSent> {
+    let mut tried = 0;
+    loop {
+        let error = match timeout_at(deadline, channel.network.send(place, piece, key)).await {
+            Ok(Ok(message)) => return Ok(message),
+            Ok(Err(error)) => error,
+            Err(_elapsed) => return Err(NotSent::Unknown { why: "no answer in time".to_owned(), repeatable: false }),
+        };
+        tried += 1;
+        let pause = pause(&error, tried, (Repeats::WithKey, Patience::Short));
+        match pause.filter(|pause| Instant::now() + *pause < deadline) {
             Some(pause) => sleep(pause).await,
             None => return Err(error),
         }

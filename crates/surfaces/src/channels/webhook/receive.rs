@@ -1,13 +1,13 @@
 //! What comes in: a signed POST with one message. Everything in it is checked before anything of it is believed.
 
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::HeaderMap;
 use quell_protocol::{Attachment, AttachmentKind};
 use serde::Deserialize;
 use url::Url;
 
 use super::Webhook;
 use super::signature::{SIGNATURE, TIMESTAMP};
-use crate::channels::seam::{Heard, MessageId, Place};
+use crate::channels::seam::{self, Heard, Inbound, MessageId, Place};
 
 /// The largest body.
 pub const LARGEST: usize = 256 * 1024;
@@ -40,15 +40,25 @@ pub enum Unwelcome {
     Malformed(String),
 }
 
-impl Unwelcome {
-    /// How a door answers.
-    #[must_use]
-    pub fn status(&self) -> StatusCode {
-        match self {
-            Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::Unsigned(_) | Self::Forged | Self::Untimely(_) => StatusCode::UNAUTHORIZED,
-            Self::Malformed(_) => StatusCode::BAD_REQUEST,
+impl From<Unwelcome> for seam::Unwelcome {
+    fn from(unwelcome: Unwelcome) -> Self {
+        let says = unwelcome.to_string();
+        match unwelcome {
+            Unwelcome::TooLarge => Self::TooLarge(says),
+            Unwelcome::Unsigned(_) | Unwelcome::Forged => Self::Unproven(says),
+            Unwelcome::Untimely(_) => Self::Stale(says),
+            Unwelcome::Malformed(_) => Self::Malformed(says),
         }
+    }
+}
+
+impl Inbound for Webhook {
+    fn largest(&self) -> usize {
+        LARGEST
+    }
+
+    fn read(&self, headers: &HeaderMap, body: &[u8], now: i64) -> Result<Heard, seam::Unwelcome> {
+        Ok(self.receive(headers, body, now)?)
     }
 }
 
