@@ -185,3 +185,33 @@ async fn late(scene: &Scene, call: Behaviour) {
     browser.gone("#approvals [data-approval]").await;
     assert_eq!(scene.ended(&run).await["output"], "Somebody said yes.");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn chat_networks_are_shown_with_how_they_fare_and_why() {
+    if is_skipped() {
+        return;
+    }
+    let tables = "[channels.nowhere]\nkind = \"irc\"\nserver = \"127.0.0.1:1\"\ntls = false\nnick = \"quell\"\n\
+                  [channels.tokenless]\nkind = \"telegram\"\ntoken_env = \"QUELL_TEST_IS_NEVER_SET\"\n";
+    let scene = Scene::with(&Plan { tables, ..Plan::default() }).await;
+    let browser = &scene.browser;
+    scene.sign_in().await;
+    scene.go("#/runs").await;
+    browser.reads("#channels [data-channel=nowhere]", "lost, tries again").await;
+    browser.reads("#channels [data-channel=nowhere]", "irc · 0 heard, 0 answered").await;
+    browser.reads("#channels [data-channel=tokenless]", "refused").await;
+    browser.reads("#channels [data-channel=tokenless] .channel-why", "token_env").await;
+    browser.assert_quiet(&[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_chat_networks_nothing_is_said_of_them() {
+    if is_skipped() {
+        return;
+    }
+    let scene = Scene::open().await;
+    scene.sign_in().await;
+    scene.go("#/runs").await;
+    scene.browser.shown("#runs, #processes .empty").await;
+    scene.browser.until("document.querySelector('#channels').parentElement.hidden === true").await;
+}
