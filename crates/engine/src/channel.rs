@@ -6,7 +6,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
-use quell_protocol::ChannelMessage;
+use quell_protocol::{ChannelMessage, SessionKey};
+
+use crate::scope::Scope;
 
 /// A run's errand in a chat network. Clones are the same.
 #[derive(Clone)]
@@ -29,18 +31,29 @@ pub struct Orders {
     pub history_chars: usize,
 }
 
+/// Where a run stands while its courier works: what it starts belongs to the run's scope, and files to the agent's workdir.
+#[derive(Debug, Clone, Copy)]
+pub struct Spot<'a> {
+    /// The run's scope.
+    pub scope: &'a Scope,
+    /// Its session.
+    pub session: &'a SessionKey,
+    /// The agent's workdir.
+    pub workdir: &'a Path,
+}
+
 /// Fetches and carries for one run. Both futures may be dropped at any await: a stop does that, and what they had open at the
 /// network is closed then.
 pub trait Courier: Send + Sync {
     /// Fetches what came with the message into the agent's workdir. Answers the text that stands for it, such as `[IMAGE:/path]`, one line
     /// for each; a file that cannot be had has a line that says why.
-    fn fetch<'a>(&'a self, workdir: &'a Path) -> BoxFuture<'a, Vec<String>>;
+    fn fetch<'a>(&'a self, spot: Spot<'a>) -> BoxFuture<'a, Vec<String>>;
 
     /// Makes an answer fit to be shown, before it is stored. Never blank.
     fn edit(&self, answer: &str) -> String;
 
     /// Carries an answer to where the message came from. Files that it names are those of the agent's workdir.
-    fn deliver<'a>(&'a self, answer: &'a str, workdir: &'a Path) -> BoxFuture<'a, Result<(), Undelivered>>;
+    fn deliver<'a>(&'a self, answer: &'a str, spot: Spot<'a>) -> BoxFuture<'a, Result<(), Undelivered>>;
 
     /// A hook took this message or its answer out of the way, for this reason.
     fn withheld(&self, reason: &str);

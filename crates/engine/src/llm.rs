@@ -207,6 +207,12 @@ impl Models {
         *current = Current { served, generation: current.generation.saturating_add(1) };
     }
 
+    /// Names of the providers that there are now.
+    #[must_use]
+    pub fn provider_names(&self) -> Vec<String> {
+        self.served().providers.keys().cloned().collect()
+    }
+
     /// Another number when other providers have taken the place of those that were there: what was resolved before is to be
     /// resolved anew.
     #[must_use]

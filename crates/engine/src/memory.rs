@@ -151,17 +151,19 @@ impl Memory {
         Ok(memory::block(&memory::shown(&recalled, &showing)))
     }
 
-    /// Remembers the message of a run, if the configuration wants that and it is a person's. `at` is when it came, RFC 3339.
+    /// Remembers the message of a run, if the configuration wants that and it is a person's: of one from a chat network the text
+    /// that is given with its errand. `at` is when it came, RFC 3339.
     ///
     /// # Cancel safety
     /// Safe: once polled, the note is written whether or not the caller waits.
-    pub async fn save_message(&self, run: &NewRun, errand: Option<&Errand>, at: impl FnOnce() -> String) {
+    pub async fn save_message(&self, run: &NewRun, heard: Option<(&Errand, &str)>, at: impl FnOnce() -> String) {
         // What one agent tells another is in the conversation of both.
-        if !self.settings.auto_save || run.parent.is_some() || !may_be_shown(&run.text) {
+        let (errand, text) = heard.map_or((None, run.text.as_str()), |(errand, text)| (Some(errand), text));
+        if !self.settings.auto_save || run.parent.is_some() || !may_be_shown(text) {
             return;
         }
         let category = CONVERSATION.to_owned();
-        let note = Note { key: key_of_message(run, errand), category, text: run.text.clone(), at: at() };
+        let note = Note { key: key_of_message(run, errand), category, text: text.to_owned(), at: at() };
         // What was said in a group is the group's: it is not told to whoever the sender talks to elsewhere.
         let scope = match errand.map(Errand::message) {
             Some(message) if !is_group(message) => sender_of(message),

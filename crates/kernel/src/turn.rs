@@ -42,6 +42,9 @@ pub const REFUSED: &str = "refused";
 /// them.
 pub const VISION: &str = "vision";
 
+/// The code of a run whose message a hook kept back: no model reads it, now or later; people still see it.
+pub const WITHHELD: &str = "withheld";
+
 /// A piece of reasoning as the provider gave it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
@@ -259,7 +262,7 @@ impl Turn {
     /// True when models see nothing of it but its note.
     #[must_use]
     pub(crate) fn is_left_out(&self) -> bool {
-        seal::is_refusal(&self.verdict) || self.is_unseen()
+        seal::is_refusal(&self.verdict) || self.is_unseen() || seal::is_withheld(&self.verdict)
     }
 
     /// True when a model did not take the pictures of it, or those before it.

@@ -15,6 +15,7 @@ use super::Job;
 use crate::llm::Conversation;
 use crate::scope::{Cancelled, Point};
 use crate::tools;
+use crate::tools::attachment::is_foreign;
 
 /// Bytes of base64 that the pictures of one request may take together: the Messages API of Anthropic takes requests of up to
 /// 32 MB.
@@ -50,6 +51,15 @@ impl Job<'_> {
         let label = format!("pictures ({})", news.len());
         let workdir = self.agent.workdir.clone();
         let room = ROOM.saturating_sub(used);
+        let session = self.pen.run().session.clone();
+        // Files that came into another conversation are not shown to this one, whatever a message says.
+        let (foreign, news): (Vec<_>, Vec<_>) = news.into_iter().partition(|source| match Source::of(source) {
+            Source::File(path) => is_foreign(&workdir, path, &session),
+            Source::Data(_) | Source::Url(_) | Source::Unknown => false,
+        });
+        for source in foreign {
+            self.gallery.pictures().note(source, Err(Unseen::Elsewhere));
+        }
         let reading = move |stop: &AtomicBool| read(news, &workdir, room, stop);
         let found = self.scope.blocking(Point::Pictures, &label, reading).await?;
         let mut pictures = self.gallery.pictures();

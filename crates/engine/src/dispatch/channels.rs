@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use quell_protocol::HookEvent;
+
 use crate::agent::own_tool_names;
 use crate::store::StoreError;
 
@@ -30,10 +32,16 @@ impl Engine {
         self.inner().store.keep_channel_cursor(channel.to_owned(), cursor).await
     }
 
+    /// True when a hook wants to see answers before they are sent.
+    #[must_use]
+    pub fn asks_about_answers(&self) -> bool {
+        self.inner().workshop.hooks.has(HookEvent::MessageSending)
+    }
+
     /// Names of the configured providers.
     #[must_use]
     pub fn provider_names(&self) -> Vec<String> {
-        self.inner().config.providers.keys().cloned().collect()
+        self.inner().models.provider_names()
     }
 
     /// Names of the tools that agents may have besides those of MCP servers, in lower case.

@@ -6,13 +6,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use quell_kernel::run::Outcome;
-use quell_kernel::turn::{Turn, within_chars};
+use quell_kernel::turn::{Turn, WITHHELD, within_chars};
 use quell_kernel::view::circumstances;
 use quell_protocol::{HookEvent, ResourceKind};
 
 use super::{Runs, happening};
 use crate::cell::Cell;
-use crate::channel::Errand;
+use crate::channel::{Errand, Spot};
 use crate::hooks::{Happening, MessageAnswer};
 use crate::scope::{Cancelled, Point};
 
@@ -33,16 +33,20 @@ impl Runs {
             MessageAnswer::Cancel { reason } => {
                 errand.courier().withheld(&reason);
                 let message = format!("a hook kept the message back: {reason}");
-                return Ok(Some(Outcome::Failed { code: "withheld".to_owned(), message }));
+                return Ok(Some(Outcome::Failed { code: WITHHELD.to_owned(), message }));
             }
         };
         // waits: raced there.
         let lines = self.fetch(cell, errand, workdir).await?;
         let text = [content].into_iter().chain(lines).filter(|text| !text.trim().is_empty());
         let text = text.collect::<Vec<_>>().join("\n");
-        if text != message.content {
-            cell.pen().ask_instead(text)?;
+        if text != cell.run.text {
+            cell.pen().ask_instead(text.clone())?;
         }
+        // What a hook took out of a message is remembered nowhere.
+        let at = || cell.view().accepted_at;
+        let saving = self.workshop().memory.save_message(&cell.run, Some((errand, &text)), at);
+        cell.scope.race(Point::Remember, saving).await?;
         Ok(None)
     }
 
@@ -53,7 +57,7 @@ impl Runs {
         }
         let label = format!("{} attachments from {}", message.attachments.len(), message.channel);
         let held = cell.scope.hold(ResourceKind::Delivery, label);
-        let lines = cell.scope.race(Point::Attachments, errand.courier().fetch(workdir)).await?;
+        let lines = cell.scope.race(Point::Attachments, errand.courier().fetch(spot(cell, workdir))).await?;
         held.release("finished");
         Ok(lines)
     }
@@ -104,7 +108,7 @@ impl Runs {
             held.release("withheld");
             return Ok(Outcome::Completed);
         }
-        match scope.race(Point::Delivery, courier.deliver(&shown, workdir)).await? {
+        match scope.race(Point::Delivery, courier.deliver(&shown, spot(cell, workdir))).await? {
             Ok(()) => held.release("finished"),
             Err(undelivered) => {
                 tracing::warn!(run = %cell.id(), channel = message.channel, %undelivered, "an answer is not shown");
@@ -119,4 +123,8 @@ impl Runs {
 pub(super) fn shown(history: Vec<Arc<Turn>>, errand: Option<&Errand>) -> Vec<Arc<Turn>> {
     let Some(errand) = errand else { return history };
     within_chars(&history, errand.orders().history_chars).to_vec()
+}
+
+fn spot<'a>(cell: &'a Cell, workdir: &'a Path) -> Spot<'a> {
+    Spot { scope: &cell.scope, session: &cell.run.session, workdir }
 }

@@ -87,8 +87,13 @@ impl Runs {
         };
         // The first in the line: the writer keeps the order in which it was asked.
         let start = self.note_started(cell);
-        // Before anything that could end this run, so that a reset of its session forgets this too.
-        let save = self.save_message(cell);
+        // Before anything that could end this run, so that a reset of its session forgets this too. Of a message from a chat
+        // network what its hooks left of it is saved, when they have been asked.
+        let save = async {
+            if cell.errand.is_none() {
+                self.save_message(cell).await;
+            }
+        };
         futures_util::join!(start, save, release, record);
     }
 
@@ -113,8 +118,7 @@ impl Runs {
     }
 
     async fn save_message(&self, cell: &Cell) {
-        let errand = cell.errand.as_ref();
-        self.workshop().memory.save_message(&cell.run, errand, || cell.view().accepted_at).await;
+        self.workshop().memory.save_message(&cell.run, None, || cell.view().accepted_at).await;
     }
 
     async fn work<O>(&self, cell: &Arc<Cell>, reins: &dyn Reins, (outfit, place): (O, &mut Option<Place>)) -> Outcome

@@ -2,13 +2,36 @@
 //! that of the file tools, and always stands.
 
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::AtomicBool;
+
+use quell_protocol::SessionKey;
+use sha2::{Digest, Sha256};
 
 use super::confine::Root;
 use super::read::CHUNK;
 use super::replace::Target;
 use super::{Fault, Ground, Stop};
+
+/// The folder, below an agent's workdir, of the files that came into a session. [`is_foreign`] keeps sessions apart.
+#[must_use]
+pub fn folder_of(session: &SessionKey) -> String {
+    let hash: String =
+        Sha256::digest(session.as_str().as_bytes()).iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+    format!("{FOLDER}/{hash}")
+}
+
+/// True for a path of files that came into another session: nobody's files go to somebody else because of what a message says.
+#[must_use]
+pub fn is_foreign(workdir: &Path, path: &str, session: &SessionKey) -> bool {
+    let path = Path::new(path);
+    let inside = path.strip_prefix(workdir).unwrap_or(path);
+    let parts: Vec<_> = inside.components().filter(|part| *part != Component::CurDir).collect();
+    let climbs = parts.contains(&Component::ParentDir);
+    let among = parts.first().is_some_and(|first| first.as_os_str() == FOLDER);
+    let own = Path::new(&folder_of(session)).components().eq(parts.iter().take(2).copied());
+    climbs || (among && !own)
+}
 
 /// Reads a file of at most `most` bytes. Told to stop, it says so.
 ///
@@ -49,6 +72,9 @@ pub fn write_attachment(workdir: &Path, path: &str, bytes: &[u8], stop: &AtomicB
     write().map_err(told)
 }
 
+/// Where files of messages are kept.
+const FOLDER: &str = "attachments";
+
 fn ground(workdir: &Path) -> Ground {
     Ground { workdir: workdir.to_path_buf(), unconfined: false, output_limit: 0 }
 }
@@ -79,6 +105,20 @@ mod tests {
         assert!(read_attachment(dir.path(), "way-out/key", 10, &GO).is_err());
         assert!(write_attachment(dir.path(), "way-out/planted", b"x", &GO).is_err());
         assert!(!outside.path().join("planted").exists());
+    }
+
+    #[test]
+    fn files_of_one_session_are_foreign_to_another() {
+        let (ann, bob) = (SessionKey::parse("ann").unwrap(), SessionKey::parse("bob").unwrap());
+        let work = Path::new("/work");
+        let file = format!("{}/r1/0-cat.png", folder_of(&ann));
+        for path in [file.clone(), format!("./{file}"), format!("/work/{file}"), format!("/work/./{file}")] {
+            assert!(!is_foreign(work, &path, &ann) && is_foreign(work, &path, &bob), "{path}");
+        }
+        for path in ["attachments", "notes/../attachments/x", "/work/attachments/"] {
+            assert!(is_foreign(work, path, &ann), "{path}");
+        }
+        assert!(!is_foreign(work, "notes/cat.png", &ann));
     }
 
     #[test]

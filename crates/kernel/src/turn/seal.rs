@@ -6,7 +6,7 @@
 use quell_protocol::{RunId, StopReason, Verdict};
 
 use super::draft::{AnsweredAs, OpenCall};
-use super::{CallResult, Partial, REFUSED, Sealing, TURN_VERSION, Turn, TurnDraft, VISION, ids};
+use super::{CallResult, Partial, REFUSED, Sealing, TURN_VERSION, Turn, TurnDraft, VISION, WITHHELD, ids};
 
 /// Follows the text of a cut message where a model gets to see it.
 pub(crate) const INTERRUPTED_MARK: &str = "[Interrupted: this message was cut off here and is not a finished answer.]";
@@ -26,6 +26,9 @@ const REFUSED_NOTE: &str = "[A request of the user stood here. The model refused
 
 const VISION_NOTE: &str = "[A request of the user stood here. The model could not take the pictures in it or before it, so it is not \
                            shown any more. What was done for it stands.]";
+
+const WITHHELD_NOTE: &str =
+    "[A message of the user stood here. It was kept back before it was read, and nothing was done.]";
 
 macro_rules! aborted_note {
     ($how:literal) => {
@@ -72,6 +75,10 @@ pub(super) fn is_refusal(verdict: &Verdict) -> bool {
     matches!(verdict, Verdict::Failed { code, .. } if code == REFUSED)
 }
 
+pub(super) fn is_withheld(verdict: &Verdict) -> bool {
+    matches!(verdict, Verdict::Failed { code, .. } if code == WITHHELD)
+}
+
 pub(super) fn is_blindness(verdict: &Verdict) -> bool {
     matches!(verdict, Verdict::Failed { code, .. } if code == VISION)
 }
@@ -82,6 +89,7 @@ fn note(verdict: &Verdict, has_output: bool) -> Option<&'static str> {
         Verdict::Completed => return None,
         Verdict::Failed { .. } if is_refusal(verdict) => return Some(REFUSED_NOTE),
         Verdict::Failed { .. } if is_blindness(verdict) => return Some(VISION_NOTE),
+        Verdict::Failed { .. } if is_withheld(verdict) => return Some(WITHHELD_NOTE),
         Verdict::Failed { .. } => return Some(FAILED),
         Verdict::Aborted { reason, .. } => reason,
     };

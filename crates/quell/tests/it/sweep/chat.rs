@@ -1,18 +1,17 @@
 //! A message that comes from a chat network, with a file, and whose answer goes back there.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use quell_engine::channel::{Courier, Errand, Orders, Undelivered};
+use quell_engine::channel::{Courier, Errand, Orders, Spot, Undelivered};
 use quell_protocol::{Attachment, AttachmentKind, ChannelMessage};
 
 /// Fetches and carries at once; where the run stands is what the case is about.
 struct Quick;
 
 impl Courier for Quick {
-    fn fetch<'a>(&'a self, _workdir: &'a Path) -> BoxFuture<'a, Vec<String>> {
+    fn fetch<'a>(&'a self, _spot: Spot<'a>) -> BoxFuture<'a, Vec<String>> {
         async { vec!["[FILE:short.txt]".to_owned()] }.boxed()
     }
 
@@ -20,7 +19,7 @@ impl Courier for Quick {
         answer.to_owned()
     }
 
-    fn deliver<'a>(&'a self, _answer: &'a str, _workdir: &'a Path) -> BoxFuture<'a, Result<(), Undelivered>> {
+    fn deliver<'a>(&'a self, _answer: &'a str, _spot: Spot<'a>) -> BoxFuture<'a, Result<(), Undelivered>> {
         async { Ok(()) }.boxed()
     }
 

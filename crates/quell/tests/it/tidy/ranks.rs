@@ -26,7 +26,7 @@ const RANKS: &[(&str, u8)] = &[
 ];
 
 /// Arrows between neighbours of one rank, which ARCHITECTURE.md draws.
-const SIDEWAYS: &[(&str, &str)] = &[("scope", "clock"), ("session", "runs")];
+const SIDEWAYS: &[(&str, &str)] = &[("scope", "clock"), ("channel", "scope"), ("session", "runs")];
 
 const HOME: &str = "crates/engine/src/";
 

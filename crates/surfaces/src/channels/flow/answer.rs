@@ -4,21 +4,20 @@
 //! Two write into the chat for a run: its presenter, who keeps the draft, and this one, who carries the answer. The draft is
 //! handed over between them (`Draft`): from then on the presenter leaves it alone until the run is over.
 
-use std::path::Path;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use quell_engine::channel::{Courier, Undelivered};
+use quell_engine::channel::{Courier, Spot, Undelivered};
 use quell_engine::scope::Point;
-use quell_engine::tools::attachment::{read_attachment, write_attachment};
+use quell_engine::tools::attachment::{folder_of, is_foreign, read_attachment, write_attachment};
 use quell_kernel::channel::sanitise::Narration;
 use quell_protocol::{Attachment, AttachmentKind, ChannelMessage, RunId};
 use tokio::sync::watch;
 
 use super::channel::Channel;
-use super::send::{Patience, edit, send, undelivered};
+use super::send::{Patience, edit, send, undelivered, wait_after};
 use super::{Channels, Extra, words};
 use crate::channels::format::{media, pieces};
 use crate::channels::seam::{MessageId, NotSent, Place};
@@ -41,6 +40,8 @@ pub(super) struct Answer {
     draft: watch::Sender<Draft>,
     withheld: OnceLock<String>,
     carried: OnceLock<Result<(), Undelivered>>,
+    /// Pieces of the answer that are shown.
+    shown: AtomicUsize,
 }
 
 /// Who writes the draft.
@@ -85,6 +86,7 @@ impl Answer {
             draft: watch::Sender::default(),
             withheld: OnceLock::new(),
             carried: OnceLock::new(),
+            shown: AtomicUsize::new(0),
         }
     }
 
@@ -122,6 +124,16 @@ impl Answer {
         self.withheld.get().map(String::as_str)
     }
 
+    /// The channel as it is now: its section of the configuration may have been changed since the message came.
+    pub(super) fn channel_now(&self) -> Arc<Channel> {
+        self.channels.channel(&self.channel.name).unwrap_or_else(|| Arc::clone(&self.channel))
+    }
+
+    /// True when the beginning of the answer is shown, perhaps in the place of the draft.
+    pub(super) fn is_begun(&self) -> bool {
+        self.shown.load(Ordering::Acquire) > 0
+    }
+
     /// What became of the answer, once that is known.
     pub(super) fn carried(&self) -> Option<&Result<(), Undelivered>> {
         self.carried.get()
@@ -141,17 +153,23 @@ impl Answer {
         given.ok().and_then(|draft| draft.message.clone())
     }
 
-    async fn carry(&self, answer: &str, folder: &Path) -> Result<(), Undelivered> {
+    async fn carry(&self, answer: &str, spot: Spot<'_>) -> Result<(), Undelivered> {
         let draft = self.take_over().await;
+        let channel = self.channel_now();
         let (text, files) = media(answer);
-        let pieces = pieces(&text, &self.channel.manners.form);
+        // What is a file alone has a word in the place of the draft.
+        let text = if text.trim().is_empty() && draft.is_some() { words::FILES.to_owned() } else { text };
+        let pieces = pieces(&text, &channel.manners.form);
         let of = pieces.len() + files.len();
         let mut sent = 0;
         if let (Some(message), Some(first)) = (&draft, pieces.first())
-            && let Some(drafts) = self.channel.network.drafts()
+            && let Some(drafts) = channel.network.drafts()
         {
             match edit(drafts, &self.place, message, (first, Patience::Long)).await {
-                Ok(()) => sent = 1,
+                Ok(()) => {
+                    sent = 1;
+                    self.shown.fetch_add(1, Ordering::AcqRel);
+                }
                 // The draft is gone: the answer comes as a message of its own.
                 Err(NotSent::Refused { why }) => tracing::debug!(run = %self.run, why, "a draft could not be changed"),
                 Err(error) => return Err(undelivered(error, 0, of)),
@@ -159,31 +177,48 @@ impl Answer {
         }
         for (number, piece) in pieces.iter().enumerate().skip(sent) {
             let key = format!("{}-{number}", self.run);
-            send(&self.channel, &self.place, (piece, &key), Patience::Long)
+            send(&channel, &self.place, (piece, &key), Patience::Long)
                 .await
                 .map_err(|error| undelivered(error, sent, of))?;
             sent += 1;
+            self.shown.fetch_add(1, Ordering::AcqRel);
         }
+        let more = files.len().saturating_sub(MOST_FILES);
         for file in files.into_iter().take(MOST_FILES) {
-            self.send_file(file, folder).await.map_err(|error| undelivered(error, sent, of))?;
+            self.send_file((&channel, file), spot).await.map_err(|error| undelivered(error, sent, of))?;
             sent += 1;
         }
-        Ok(())
+        match more {
+            0 => Ok(()),
+            more => Err(Undelivered::Partly {
+                sent,
+                of,
+                why: format!("{more} more files than the {MOST_FILES} that are sent"),
+            }),
+        }
     }
 
-    async fn send_file(&self, file: Attachment, folder: &Path) -> Result<(), NotSent> {
+    async fn send_file(&self, (channel, file): (&Channel, Attachment), spot: Spot<'_>) -> Result<(), NotSent> {
         let refused = |why: String| NotSent::Refused { why };
-        let Some(files) = self.channel.network.files() else {
-            return Err(refused(format!("{} takes no files", self.channel.name)));
+        if is_foreign(spot.workdir, &file.source, spot.session) {
+            return Err(refused(format!("{} is not of this conversation", file.source)));
+        }
+        let Some(files) = channel.network.files() else {
+            return Err(refused(format!("{} takes no files", channel.name)));
         };
-        let (path, folder) = (file.source.clone(), folder.to_owned());
+        let (path, folder) = (file.source.clone(), spot.workdir.to_owned());
         let read = move |stop: &AtomicBool| read_attachment(&folder, &path, LARGEST_FILE, stop);
-        let read = self.channels.scope().blocking(Point::Blocking, "a file of an answer", read).await;
-        let bytes = read.map_err(|_| refused("the daemon is shutting down".to_owned()))?.map_err(refused)?;
-        files.send(&self.place, &file, bytes).await.map(drop)
+        let read = spot.scope.blocking(Point::Blocking, "a file of an answer", read).await;
+        let bytes = read.map_err(|_| refused("the request was stopped".to_owned()))?.map_err(refused)?;
+        let mut tried = 0;
+        loop {
+            let Err(error) = files.send(&self.place, &file, bytes.clone()).await else { return Ok(()) };
+            tried += 1;
+            wait_after(error, tried).await?;
+        }
     }
 
-    async fn fetch_one(&self, workdir: &Path, number: usize, file: &Attachment) -> Result<String, String> {
+    async fn fetch_one(&self, spot: Spot<'_>, number: usize, file: &Attachment) -> Result<String, String> {
         let Some(files) = self.channel.network.files() else {
             return Err("this network hands out no files".to_owned());
         };
@@ -191,11 +226,11 @@ impl Answer {
             return Err(format!("it is larger than {} MiB", LARGEST_FILE / 1024 / 1024));
         }
         let bytes = files.fetch(file, LARGEST_FILE).await.map_err(|error| error.to_string())?;
-        let path = format!("attachments/{}/{number}-{}", folder_name(&self.run), file_name(file));
-        let workdir = workdir.to_owned();
+        let path = format!("{}/{}/{number}-{}", folder_of(spot.session), folder_name(&self.run), file_name(file));
+        let workdir = spot.workdir.to_owned();
         let write = move |stop: &AtomicBool| write_attachment(&workdir, &path, &bytes, stop);
-        let written = self.channels.scope().blocking(Point::Blocking, "a file of a message", write).await;
-        Ok(written.map_err(|_| "the daemon is shutting down".to_owned())??.display().to_string())
+        let written = spot.scope.blocking(Point::Blocking, "a file of a message", write).await;
+        Ok(written.map_err(|_| "the request was stopped".to_owned())??.display().to_string())
     }
 }
 
@@ -209,12 +244,12 @@ impl Drop for DraftHold<'_> {
 }
 
 impl Courier for Answer {
-    fn fetch<'a>(&'a self, workdir: &'a Path) -> BoxFuture<'a, Vec<String>> {
+    fn fetch<'a>(&'a self, spot: Spot<'a>) -> BoxFuture<'a, Vec<String>> {
         async move {
             let mut lines = Vec::new();
             for (number, file) in self.message.attachments.iter().enumerate().take(MOST_FILES) {
                 let word = word(file.kind);
-                lines.push(match self.fetch_one(workdir, number, file).await {
+                lines.push(match self.fetch_one(spot, number, file).await {
                     Ok(path) => format!("[{word}:{path}]"),
                     Err(why) => format!("[{} could not be fetched: {why}]", word.to_lowercase()),
                 });
@@ -232,9 +267,9 @@ impl Courier for Answer {
         words::cleaned(answer, &self.channels.0.tools, self.narration)
     }
 
-    fn deliver<'a>(&'a self, answer: &'a str, folder: &'a Path) -> BoxFuture<'a, Result<(), Undelivered>> {
+    fn deliver<'a>(&'a self, answer: &'a str, spot: Spot<'a>) -> BoxFuture<'a, Result<(), Undelivered>> {
         async move {
-            let carried = self.carry(answer, folder).await;
+            let carried = self.carry(answer, spot).await;
             match &carried {
                 Ok(()) => self.channel.count_answered(),
                 Err(_) => self.channel.count_undelivered(),

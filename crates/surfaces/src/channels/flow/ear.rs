@@ -13,7 +13,7 @@ use quell_protocol::{ChannelMessage, RunId};
 use sha2::{Digest, Sha256};
 
 use super::channel::Channel;
-use super::stop::{Reach, stop};
+use super::stop::{Aloud, Reach, stop};
 use super::{Channels, Extra, words};
 use crate::channels::seam::{Ear, Heard, Own};
 
@@ -44,22 +44,25 @@ impl Ear for ChannelEar {
         if heard.text.len() > LONGEST || (heard.text.trim().is_empty() && heard.attachments.is_empty()) {
             return;
         }
-        let reach = match Command::of(&heard.text) {
+        let command = Command::of(&heard.text).filter(|_| heard.addressed);
+        let reach = match command {
             Some(Command::Stop(reach)) => Some(Reach::of(reach, rights)),
             Some(_) => None,
+            // What is meant for somebody else, such as `/stop@another`, is no stop word.
             None => stop_text::is_stop(&heard.text).then_some(Reach::Conversation),
         };
         if reach.is_none() && !heard.addressed {
             return;
         }
         channel.count_heard();
+        let aloud = if heard.addressed { Aloud::Always } else { Aloud::IfItStopped };
         let (message, extra) = self.read(heard);
         tracing::info!(channel = message.channel, sender = message.sender, "inbound message");
         tracing::debug!(channel = message.channel, text = message.content, "text of an inbound message");
         match reach {
             Some(reach) => {
                 if self.channels.inbox().is_new(&message.channel, &message.id) {
-                    stop(&self.channels, &message, &extra, reach);
+                    stop(&self.channels, (&message, &extra), (reach, aloud));
                 }
             }
             None => self.queue(message, extra),

@@ -98,7 +98,7 @@ impl Outlet {
         }
         said.push_back(Said { place: place.clone(), sender: sender.to_owned(), text, at: now });
         drop(said);
-        self.put(place, text.to_owned(), Weight::Stop);
+        self.put(place, text.to_owned(), Weight::Word);
     }
 
     /// A place among the stops whose end is told; nothing when all are taken.
@@ -125,7 +125,7 @@ pub(super) async fn send_notices(channel: Weak<Channel>, mut notices: mpsc::Rece
             notice = notices.recv() => match notice {
                 Some(notice) => match places.get_mut(&notice.place) {
                     Some(waiting) => queue(waiting, notice),
-                    None if !full => {
+                    None if !full || notice.weight == Weight::Stop => {
                         places.insert(notice.place.clone(), VecDeque::new());
                         under_way.push(send_notice(channel.clone(), notice));
                     }
@@ -147,8 +147,12 @@ fn queue(waiting: &mut VecDeque<Notice>, notice: Notice) {
         Weight::Word if waiting.len() >= WAITING => tracing::warn!("a notice was dropped: too many wait"),
         Weight::Tool | Weight::Word => waiting.push_back(notice),
         Weight::Stop => {
-            if waiting.len() >= WAITING {
+            // Another stop does not give way.
+            if waiting.len() >= WAITING && waiting.back().is_some_and(|last| last.weight != Weight::Stop) {
                 waiting.pop_back();
+            }
+            if waiting.len() >= 2 * WAITING {
+                return tracing::warn!("the answer to a stop was dropped: too many wait");
             }
             let before = waiting.iter().take_while(|other| other.weight == Weight::Stop).count();
             waiting.insert(before, notice);

@@ -50,7 +50,10 @@ pub(super) async fn present(channels: Channels, answer: Arc<Answer>, into: RunId
     presenter.sign(SEEN).await;
     presenter.at_work(&mut cell.follow(0)).await;
     cell.reached(Progress::Ended).await;
-    let partial = words::so_far(&cell.view().output.unwrap_or_default(), &channels.0.tools);
+    let partial = match engine.asks_about_answers() {
+        true => String::new(),
+        false => words::so_far(&cell.view().output.unwrap_or_default(), &channels.0.tools),
+    };
     let ended = Ended { answer: &answer, partial };
     let sign = match cell.verdict().zip(cell.receipt()) {
         Some((verdict, receipt)) => {
@@ -171,7 +174,11 @@ impl Presenter<'_> {
     async fn show_draft(&self, growing: &mut Growing) -> Drafting {
         let Some(drafts) = self.drafts() else { return Drafting::IsOver };
         let (channel, place) = (&self.answer.channel, &self.answer.place);
-        let text = words::so_far(&growing.text, &self.answer.channels.0.tools);
+        // What a hook may yet change or keep back is not shown before it was asked.
+        let text = match self.answer.channels.engine().asks_about_answers() {
+            true => String::new(),
+            false => words::so_far(&growing.text, &self.answer.channels.0.tools),
+        };
         let form = &channel.manners.form;
         let piece = Some(first_piece(&text, form)).filter(|piece| !piece.plain.trim().is_empty());
         // Marks alone, such as the beginning of what will be bold, show nothing.
@@ -260,7 +267,9 @@ impl Ended<'_> {
             (Verdict::Failed { .. } | Verdict::Aborted { .. }, _) => words::without_an_answer(verdict, receipt),
         };
         let said = async {
-            let drafts = self.answer.channel.network.drafts().filter(|_| self.answer.channel.config.drafts);
+            let channel = self.answer.channel_now();
+            // Where the answer has begun, the draft is its first piece.
+            let drafts = channel.network.drafts().filter(|_| channel.config.drafts && !self.answer.is_begun());
             if let (Some(message), Some(drafts)) = (self.answer.draft(), drafts) {
                 let end = match (&last_word, withheld) {
                     (Some(last_word), _) => last_word.as_str(),
@@ -270,7 +279,7 @@ impl Ended<'_> {
                 let partial = if withheld { "" } else { self.partial.trim() };
                 let text = if partial.is_empty() { end.to_owned() } else { format!("{partial}\n\n{end}") };
                 // Of what is too long the end is shown, and that is what matters here.
-                let piece = first_piece(&text, &self.answer.channel.manners.form);
+                let piece = first_piece(&text, &channel.manners.form);
                 if edit(drafts, &self.answer.place, &message, (&piece, Patience::Long)).await.is_ok() {
                     return;
                 }
@@ -289,10 +298,10 @@ impl Ended<'_> {
     }
 
     async fn say(&self, last_word: &str) {
-        let (channel, place) = (&self.answer.channel, &self.answer.place);
+        let (channel, place) = (self.answer.channel_now(), &self.answer.place);
         for (number, piece) in pieces(last_word, &channel.manners.form).iter().enumerate() {
             let key = format!("{}-end-{number}", self.answer.run);
-            if let Err(error) = send(channel, place, (piece, &key), Patience::Long).await {
+            if let Err(error) = send(&channel, place, (piece, &key), Patience::Long).await {
                 channel.count_undelivered();
                 tracing::warn!(run = %self.answer.run, %error, "the end of a run was not told in its chat");
                 return;

@@ -118,6 +118,20 @@ fn pause(error: &NotSent, tried: u32, (repeats, patience): (Repeats, Patience)) 
     }
 }
 
+/// Waits before the next try of something without a key, or hands the error back.
+///
+/// # Errors
+/// The error, when trying again would not help or could show it twice.
+pub(super) async fn wait_after(error: NotSent, tried: u32) -> Result<(), NotSent> {
+    match pause(&error, tried, (Repeats::WithKey, Patience::Long)) {
+        Some(pause) => {
+            sleep(pause).await;
+            Ok(())
+        }
+        None => Err(error),
+    }
+}
+
 /// What became of an answer of which `sent` of `of` pieces are shown.
 pub(super) fn undelivered(error: NotSent, sent: usize, of: usize) -> Undelivered {
     match error {

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use quell_engine::dispatch::Stop;
+use quell_engine::dispatch::{Stop, Ticket};
 use quell_kernel::Push;
 use quell_kernel::channel::commands::StopReach;
 use quell_kernel::registry::{StopAsk, StopScope};
 use quell_protocol::api::Scope as Rights;
-use quell_protocol::{ChannelMessage, InterruptionScope, StopReason, Surface};
+use quell_protocol::{ChannelMessage, InterruptionScope, RunId, StopReason, Surface};
 
 use super::{Channels, Extra, caller, words};
 
@@ -32,8 +32,17 @@ impl Reach {
     }
 }
 
+/// Whether a stop that found nothing is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Aloud {
+    /// It was said to the account.
+    Always,
+    /// People say such words to each other.
+    IfItStopped,
+}
+
 /// Stops. Not async: when it returns, runs are being aborted, and what waited has been taken back.
-pub(super) fn stop(channels: &Channels, message: &ChannelMessage, extra: &Extra, reach: Reach) {
+pub(super) fn stop(channels: &Channels, (message, extra): (&ChannelMessage, &Extra), (reach, aloud): (Reach, Aloud)) {
     let outlet = &extra.channel.outlet;
     let scope = message.interruption_scope();
     let (stop, withdrawn) = match reach {
@@ -48,19 +57,29 @@ pub(super) fn stop(channels: &Channels, message: &ChannelMessage, extra: &Extra,
             act(channels, message, Rights::Admin, &StopScope::Channel { name: message.channel.clone() }, covered)
         }
     };
-    let runs = stop.tickets.len();
-    if runs + withdrawn == 0 && stop.processes.is_empty() {
-        return outlet.seldom(&extra.place, &message.sender, words::NOTHING_TO_STOP);
-    }
-    if stop.aborted.is_empty() && stop.ended == 0 && withdrawn == 0 {
-        // An earlier stop did it, and says so when it has settled.
-        return outlet.seldom(&extra.place, &message.sender, words::STILL_STOPPING);
-    }
     let queued = stop.withdrawn.len();
-    outlet.say_of_stop(&extra.place, words::stopping(runs.saturating_sub(queued), withdrawn + queued));
-    if runs > queued {
+    let runs = roots(&stop, &stop.aborted).saturating_sub(queued);
+    if runs + queued + withdrawn + stop.ended == 0 {
+        return match (aloud, roots(&stop, &stop.ending)) {
+            // An earlier stop did it, and says so when it has settled.
+            (_, 1..) => outlet.seldom(&extra.place, &message.sender, words::STILL_STOPPING),
+            (Aloud::Always, 0) => outlet.seldom(&extra.place, &message.sender, words::NOTHING_TO_STOP),
+            (Aloud::IfItStopped, 0) => {}
+        };
+    }
+    outlet.say_of_stop(&extra.place, words::stopping(runs, withdrawn + queued));
+    if runs > 0 {
         tell_when_settled(channels, extra, stop);
     }
+}
+
+/// How many of these runs were asked for in a chat: what they started is not counted by itself.
+fn roots(stop: &Stop, runs: &[RunId]) -> usize {
+    let is_root = |ticket: &&Ticket| {
+        let run = &ticket.cell().run;
+        run.parent.is_none() && runs.contains(&run.id)
+    };
+    stop.tickets.iter().filter(is_root).count()
 }
 
 /// Answers what was stopped, and how many messages were taken back before a run was made of them.
@@ -88,13 +107,15 @@ fn act(
         let sender = super::caller(&message.channel, &sender, Rights::Write);
         let of_run = engine.stop(&sender, &StopScope::Run { id: run, session: None }, &ask(Push::Gentle));
         taken_back += usize::from(of_run.tickets.is_empty());
+        stop.aborted.extend(of_run.aborted);
+        stop.ending.extend(of_run.ending);
         let new = of_run.tickets.into_iter().filter(|new| !stop.tickets.iter().any(|known| same(known, new)));
         stop.tickets.extend(new.collect::<Vec<_>>());
     }
     (stop, taken_back)
 }
 
-fn same(one: &quell_engine::dispatch::Ticket, other: &quell_engine::dispatch::Ticket) -> bool {
+fn same(one: &Ticket, other: &Ticket) -> bool {
     Arc::ptr_eq(one.cell(), other.cell())
 }
 
@@ -110,7 +131,10 @@ fn tell_when_settled(channels: &Channels, extra: &Extra, stop: Stop) {
         stop.settled().await;
         for ticket in &stop.tickets {
             let cell = ticket.cell();
-            let Some(receipt) = cell.receipt().filter(|receipt| !receipt.resources.is_empty()) else { continue };
+            let told = cell.run.parent.is_none() && stop.aborted.contains(&cell.run.id);
+            let Some(receipt) = cell.receipt().filter(|receipt| told && !receipt.resources.is_empty()) else {
+                continue;
+            };
             extra.channel.outlet.say_of_stop(&extra.place, words::settled(&receipt));
         }
     });

@@ -16,6 +16,7 @@ pub(super) const PROTOCOL_ONLY: &str =
     "⚠️ The model wrote a tool call as text instead of an answer. Ask again, or use another model (/model).";
 
 pub(super) const RESTARTED: &str = "⚠️ Quell was restarted before this was answered. Ask again.";
+pub(super) const FILES: &str = "(see below)";
 pub(super) const WITHHELD: &str = "(This answer was kept back.)";
 
 const TIMED_OUT: &str = "⚠️ Request timed out before it was finished. Ask again, or ask for less at once.";
@@ -48,7 +49,7 @@ pub(super) fn without_an_answer(verdict: &Verdict, receipt: &Receipt) -> Option<
         Verdict::Completed => None,
         Verdict::Failed { code, .. } if code == "withheld" => None,
         Verdict::Failed { code, .. } if code == "context_overflow" => Some(TOO_LONG.to_owned()),
-        Verdict::Failed { code, message } => Some(format!("⚠️ This failed ({code}): {message}")),
+        Verdict::Failed { code, .. } => Some(format!("⚠️ {} ({code}).", failure(code))),
         Verdict::Aborted { reason, .. } => match reason {
             StopReason::Command | StopReason::Superseded => None,
             StopReason::Timeout => Some(TIMED_OUT.to_owned()),
@@ -76,6 +77,19 @@ pub(super) fn cleaned(answer: &str, tools: &BTreeSet<String>, narration: Narrati
 /// What may be shown of an answer that is still being written.
 pub(super) fn so_far(text: &str, tools: &BTreeSet<String>) -> String {
     sanitise::so_far(text, &Rules { tools, narration: Narration::Keep })
+}
+
+/// What failed, for whoever asked. The details may hold what is not everybody's business: they stand in the log and in the record
+/// of the run.
+fn failure(code: &str) -> &'static str {
+    match code {
+        "empty_answer" => "The model ended without an answer. Ask again, or use another model (/model)",
+        "vision" => "The model cannot see pictures. Ask without them, or use another model (/model)",
+        "refused" => "The model refuses to answer this",
+        "rate_limit" | "overloaded" => "The model has too much to do. Ask again in a moment",
+        "store" => "What is done could not be written down, so it was not done. Ask again later",
+        _ => "This failed. Ask again; whoever runs Quell finds the reason in its log",
+    }
 }
 
 /// What is said when an answer is not shown as a whole.

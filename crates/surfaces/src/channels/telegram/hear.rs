@@ -154,8 +154,9 @@ pub(super) fn heard(message: Message, account: &Account, groups: Groups) -> Opti
         message: MessageId(number),
         sender,
         sender_name: Some(sender_name),
+        // A topic is a conversation of its own.
+        scope_id: thread.clone(),
         place: Place { target: chat, thread },
-        scope_id: None,
         text: words.text,
         addressed,
         group,

@@ -106,11 +106,11 @@ async fn a_failure_is_told_and_never_an_empty_answer() {
     let house = House::open().await;
     house.model.script(Behaviour::status(400));
     let asked = house.paper.say("ann", "hello");
-    house.paper.wait_for("the failure", |page| page.says("⚠️ This failed")).await;
+    house.paper.wait_for("the failure", |page| page.says("⚠️ This failed.")).await;
     house.paper.wait_for("its sign", |page| page.signs_on(&asked) == ["⚠️"]).await;
     house.model.script(Behaviour::text(""));
     house.paper.say("ann", "say nothing");
-    house.paper.wait_for("a word", |page| page.says("ended its answer without text")).await;
+    house.paper.wait_for("a word", |page| page.says("ended without an answer")).await;
     house
         .model
         .script(Behaviour::text("<tool_call>{\"name\": \"shell\", \"arguments\": {\"command\": \"ls\"}}</tool_call>"));
