@@ -212,6 +212,6 @@ async fn without_chat_networks_nothing_is_said_of_them() {
     let scene = Scene::open().await;
     scene.sign_in().await;
     scene.go("#/runs").await;
-    scene.browser.shown("#runs, #processes .empty").await;
+    scene.browser.shown("#processes .empty").await;
     scene.browser.until("document.querySelector('#channels').parentElement.hidden === true").await;
 }
