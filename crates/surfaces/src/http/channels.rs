@@ -74,7 +74,7 @@ pub(super) async fn receive(
     let body = to_bytes(body, most).await.map_err(|_too_large_or_broken_off| {
         refuse(ErrorCode::BodyTooLarge, format!("the body has more than {most} bytes"))
     })?;
-    let received = channels.receive(&name, (&headers, &body)).await?;
+    let received = channels.receive(&name, &headers, &body).await?;
     Ok((StatusCode::ACCEPTED, Json(received)))
 }
 

@@ -140,11 +140,7 @@ impl Channels {
     ///
     /// # Cancel safety
     /// Safe: what was heard goes on.
-    pub async fn receive(
-        &self,
-        name: &str,
-        (headers, body): (&HeaderMap, &[u8]),
-    ) -> Result<ChannelReceived, NotReceived> {
+    pub async fn receive(&self, name: &str, headers: &HeaderMap, body: &[u8]) -> Result<ChannelReceived, NotReceived> {
         let no_door = || NotReceived::NoDoor(name.to_owned());
         let channel = self.channel(name).ok_or_else(no_door)?;
         let inbound: &dyn Inbound = channel.network.inbound().ok_or_else(no_door)?;
