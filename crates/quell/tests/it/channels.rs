@@ -2,17 +2,21 @@
 //! there, and what they see.
 
 mod operations;
+mod irc;
 mod telegram;
 
 use std::time::Duration;
 
 use quell_testkit::ScriptedModel;
 use quell_testkit::daemon::{Daemon, Home};
+use tokio::time::timeout;
 
 use crate::cli::exe;
 
 /// How soon a model's socket is closed after a stop. The contract is 5 ms; a loaded machine gets more, and the bench measures.
 const CLOSED_WITHIN: Duration = Duration::from_millis(500);
+/// How long a test waits. It decides only how late a failing one fails.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A model and a daemon with one channel.
 struct House {
@@ -31,6 +35,23 @@ impl House {
         let daemon = Home::new(&config(&model, channel, more)).env("TOKEN", token).start(exe()).await;
         Self { model, daemon }
     }
+}
+
+/// How often a channel has lost its connection, or found none.
+fn losses(house: &House) -> usize {
+    house.daemon.output().matches("channel lost").count()
+}
+
+/// Waits until a channel has lost its connection more often than that.
+async fn loses(house: &House, more_than: usize) {
+    let http = house.daemon.http();
+    let looking = async {
+        while losses(house) <= more_than {
+            http.get("/api/runs").await.expect_status(200);
+        }
+    };
+    let seen = timeout(PATIENCE, looking).await;
+    assert!(seen.is_ok(), "no connection was lost: {}", house.daemon.output());
 }
 
 fn config(model: &ScriptedModel, channel: &str, more: &str) -> String {
