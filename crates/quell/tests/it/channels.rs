@@ -3,6 +3,7 @@
 
 mod operations;
 mod irc;
+mod matrix;
 mod telegram;
 
 use std::time::Duration;
