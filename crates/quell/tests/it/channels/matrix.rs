@@ -55,6 +55,13 @@ impl Scene {
         self.sees(sign, |room| room.signs(asked, &quell) == [sign]).await
     }
 
+    /// Waits until a message is being answered, as everybody can see.
+    async fn sees_work(&mut self, asked: &str) {
+        let quell = self.quell.clone();
+        let at_work = |room: &Room| room.typing == [quell.clone()] && room.signs(asked, &quell) == ["👀"];
+        self.sees("somebody at work", at_work).await;
+    }
+
     /// Waits until something that the agent shows begins so.
     async fn sees_begin(&mut self, begin: &str) -> Room {
         let quell = self.quell.clone();
@@ -88,9 +95,7 @@ async fn an_answer_grows_in_one_message_and_is_signed(scene: &mut Scene) {
     scene.house.model.script(Stream::new().text("Good ").wait_for("more").text("**morning**"));
     let asked = scene.say("hello").await;
     scene.sees_begin("Good").await;
-    let quell = scene.quell.clone();
-    let at_work = |room: &Room| room.typing == [quell.clone()] && room.signs(&asked, &quell) == ["👀"];
-    scene.sees("somebody at work", at_work).await;
+    scene.sees_work(&asked).await;
     scene.house.model.open_gate("more");
     let room = scene.sees_answers(&["Good **morning**"]).await;
     let answer = &room.messages[1];
@@ -109,6 +114,7 @@ async fn a_stop_ends_the_run_and_says_so(scene: &mut Scene) {
     scene.house.model.script(Behaviour::silent_mid_stream("I have begun"));
     let asked = scene.say("write a book").await;
     scene.sees_begin("I have begun").await;
+    scene.sees_work(&asked).await;
     scene.say("/stop").await;
     // From here on the homeserver has it.
     let taken = Instant::now();
@@ -184,7 +190,19 @@ async fn a_server_that_comes_back_is_found_and_each_question_is_answered_once() 
     scene.sees_answers(&["One.", "Two.", "Three at last.", "Four."]).await;
     scene.sees_sign(&third, "✅").await;
     scene.sees_sign(&fourth, "✅").await;
-    assert_eq!(scene.house.model.request_count(), 4);
+
+    // A draft grows on when the server is back.
+    scene.house.model.script(Stream::new().text("Five ").wait_for("five").text("in the end."));
+    let fifth = scene.say("fifth").await;
+    scene.sees_begin("Five").await;
+    goes_away(&mut scene).await;
+    scene.synapse.restart().await;
+    scene.house.model.open_gate("five");
+    let answers = ["One.", "Two.", "Three at last.", "Four.", "Five in the end."];
+    scene.sees_answers(&answers).await;
+    let room = scene.sees_sign(&fifth, "✅").await;
+    assert_eq!(room.texts_of(&scene.quell), answers, "nothing is said twice");
+    assert_eq!(scene.house.model.request_count(), 5);
     scene.house.model.assert_histories_valid();
 }
 
