@@ -119,6 +119,28 @@ async fn a_stop_ends_the_run_with_and_without_the_nick_and_nobody_elses() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_stop_takes_back_what_has_not_gone_yet() {
+    let (server, house) = open("").await;
+    let ann = person(&server, ANN).await;
+    // More than a server takes at once: the rest goes slowly.
+    let answer: Vec<String> = (0..30).map(|number| format!("verse {number}")).collect();
+    house.model.script(Behaviour::text(answer.join("\n")));
+    ann.say(ROOM, "quell: a poem");
+    hears(&ann, ROOM, 1).await;
+    ann.say(ROOM, "stop");
+    let stopped = |lines: &[IrcLine]| said(lines, ROOM).iter().any(|line| line.starts_with("⏹ stopped in"));
+    let lines = said(&ann.wait_for("the receipt", stopped).await, ROOM);
+    let gone = lines.len() - 2;
+    assert!(gone < answer.len(), "{lines:#?}");
+    assert_eq!(lines[..gone], answer[..gone], "what has gone stands there in its order");
+    assert_eq!(lines[gone], "Stopping your request.");
+    house.model.script(Behaviour::text("Prose, then."));
+    ann.say(ROOM, "quell: and now?");
+    assert_eq!(hears(&ann, ROOM, lines.len() + 1).await[lines.len()..], ["Prose, then."]);
+    house.model.assert_histories_valid();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_new_message_interrupts() {
     let (server, house) = open("interrupt_on_new_message = true").await;
     let ann = person(&server, ANN).await;
