@@ -48,7 +48,9 @@ async fn loses(house: &House, more_than: usize) {
     let http = house.daemon.http();
     let looking = async {
         while losses(house) <= more_than {
-            http.get("/api/runs").await.expect_status(200);
+            // Each look waits for an answer of the daemon, so that it is not looked as fast as can be.
+            let runs = http.get("/api/runs").await.expect_status(200);
+            assert!(runs["items"].is_array(), "{runs}");
         }
     };
     let seen = timeout(PATIENCE, looking).await;
