@@ -65,7 +65,7 @@ struct Inner {
 }
 
 /// Makes the network of a configured channel.
-type Make = Arc<dyn Fn(&str, &ChannelConfig) -> Result<Arc<dyn Network>, BadChannel> + Send + Sync>;
+pub type Make = Arc<dyn Fn(&str, &ChannelConfig) -> Result<Arc<dyn Network>, BadChannel> + Send + Sync>;
 
 /// What a letter needs besides its message.
 #[derive(Debug, Clone)]
@@ -82,7 +82,9 @@ impl Channels {
         Self::start_with(engine, live, look, Arc::new(network))
     }
 
-    fn start_with(engine: Engine, live: LiveSettings, look: Arc<dyn Fn() + Send + Sync>, make: Make) -> Self {
+    /// The same for programs that embed the engine and bring networks of their own, which `make` makes.
+    #[must_use]
+    pub fn start_with(engine: Engine, live: LiveSettings, look: Arc<dyn Fn() + Send + Sync>, make: Make) -> Self {
         let tools = engine.tool_names();
         let channels = Self(Arc::new(Inner {
             scope: Scope::new(engine.clock(), Probe::default()),
