@@ -5,6 +5,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a bench that cannot go on has nothing better to do than panic")]
 
+#[path = "stop/channels.rs"]
+mod channels;
 #[path = "stop/chat.rs"]
 mod chat;
 #[path = "stop/floor.rs"]
@@ -67,6 +69,9 @@ fn main() {
         }
         if wanted("loaded") {
             single::measure(&mut report, samples, single::Load::Searching).await;
+        }
+        if wanted("channels") {
+            channels::measure(&mut report).await;
         }
         if wanted("chat") {
             chat::measure(&mut report, samples.min(50)).await;
