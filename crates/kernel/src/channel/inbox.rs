@@ -246,18 +246,20 @@ impl<X> Inbox<X> {
 
     /// The newest letter of whoever has the most gives way.
     fn make_way(&mut self) -> Heard<X> {
-        let mut weights: HashMap<Sender, usize> = HashMap::new();
-        for (sender, queue) in &self.waiting {
-            *weights.entry(sender.clone()).or_default() += queue.len();
+        // Names are borrowed: this is done for each message of a flood, while others wait for the inbox.
+        let mut weights: HashMap<(&str, &str), (usize, u64)> = HashMap::new();
+        for ((channel, sender), queue) in &self.waiting {
+            // Of those with as much as each other the one who wrote last: the others were here before.
+            let newest = queue.back().map_or(0, |marked| marked.mark);
+            weights.insert((channel, sender), (queue.len(), newest));
         }
         for marked in self.buckets.values().flat_map(|bucket| &bucket.letters) {
-            *weights.entry(sender_of(&marked.letter)).or_default() += 1;
+            let message = &marked.letter.message;
+            weights.entry((&message.channel, &message.sender)).or_default().0 += 1;
         }
-        // Of those with as much as each other the one who wrote last: the others were here before.
-        let newest =
-            |sender: &Sender| self.waiting.get(sender).and_then(VecDeque::back).map_or(0, |marked| marked.mark);
-        let heaviest = weights.into_iter().max_by_key(|(sender, weight)| (*weight, newest(sender)));
-        let Some((heaviest, _)) = heaviest else { return Heard::Taken };
+        let heaviest = weights.into_iter().max_by_key(|(_, weight)| *weight);
+        let heaviest = heaviest.map(|((channel, sender), _)| (channel.to_owned(), sender.to_owned()));
+        let Some(heaviest) = heaviest else { return Heard::Taken };
         let letter = match self.waiting.get_mut(&heaviest).and_then(VecDeque::pop_back) {
             Some(marked) => marked.letter,
             None => match self.pop_collected(&heaviest) {
@@ -286,21 +288,20 @@ impl<X> Inbox<X> {
 
     /// The oldest letter of the next sender whose conversation is free.
     fn take_in_turn(&mut self) -> Option<Marked<X>> {
-        for place in 0..self.turns.len() {
-            let sender = self.turns.get(place)?.clone();
-            let queue = self.waiting.get_mut(&sender)?;
+        let (place, at) = self.turns.iter().enumerate().find_map(|(place, sender)| {
             // A conversation whose first letter cannot be taken keeps its others back by the same test.
-            let free = queue.iter().position(|it| !self.in_flight.contains_key(&it.letter.conversation));
-            let Some(marked) = free.and_then(|at| queue.remove(at)) else { continue };
-            self.turns.remove(place);
-            if queue.is_empty() {
-                self.waiting.remove(&sender);
-            } else {
-                self.turns.push_back(sender);
-            }
-            return Some(marked);
+            let free = |it: &Marked<X>| !self.in_flight.contains_key(&it.letter.conversation);
+            Some((place, self.waiting.get(sender)?.iter().position(free)?))
+        })?;
+        let sender = self.turns.remove(place)?;
+        let queue = self.waiting.get_mut(&sender)?;
+        let marked = queue.remove(at);
+        if queue.is_empty() {
+            self.waiting.remove(&sender);
+        } else {
+            self.turns.push_back(sender);
         }
-        None
+        marked
     }
 
     /// A letter whose turn has come becomes a run, or stands in its bucket; what stood there before goes first.
