@@ -70,8 +70,17 @@ fn main() {
         if wanted("loaded") {
             single::measure(&mut report, samples, single::Load::Searching).await;
         }
-        if wanted("channels") {
-            channels::measure(&mut report).await;
+        if wanted("channels-take") {
+            channels::take(&mut report).await;
+        }
+        if wanted("channels-answer") {
+            channels::answer(&mut report).await;
+        }
+        if wanted("channels-stop") {
+            channels::stop(&mut report).await;
+        }
+        if wanted("channels-sanitiser") {
+            channels::sanitise(&mut report);
         }
         if wanted("chat") {
             chat::measure(&mut report, samples.min(50)).await;

@@ -40,26 +40,36 @@ const ROOM: usize = 4000;
 /// The usual number of runs at work (`in_flight_runs`).
 const USUAL: usize = 64;
 
-pub(crate) async fn measure(report: &mut Report) {
-    let silent = ("no run is answered", Behaviour::SilentBeforeHeaders);
-    let quick = ("the model answers at once", Behaviour::text("Answered."));
-    for (name, behaviour) in [silent, quick.clone()] {
-        accept(report, name, behaviour).await;
-    }
-    let demo = DemoModel::start(DemoScript::Chat).await.unwrap();
-    answer(report, ("the demo model", demo.base_url()), 500.0).await;
-    demo.stop().await;
+/// How many messages are taken in a second, and how soon each.
+pub(crate) async fn take(report: &mut Report) {
+    take_with(report, "no run is answered", Behaviour::SilentBeforeHeaders).await;
+    take_with(report, "the model answers at once", Behaviour::text("Answered.")).await;
+}
+
+/// How many messages are answered in a second.
+pub(crate) async fn answer(report: &mut Report) {
     let model = ScriptedModel::start().await;
-    model.by_prompt(move |_, _| quick.1.clone());
-    answer(report, (quick.0, model.base_url()), 500.0).await;
-    stops(report).await;
-    flood(report).await;
+    model.by_prompt(|_, _| Behaviour::text("Answered."));
+    answer_with(report, "the model answers at once", model.base_url()).await;
+    let demo = DemoModel::start(DemoScript::Chat).await.unwrap();
+    answer_with(report, "the demo model", demo.base_url()).await;
+    demo.stop().await;
+}
+
+/// How soon a stop from a chat acts and is answered.
+pub(crate) async fn stop(report: &mut Report) {
+    stop_one_of_many(report).await;
+    stop_in_a_flood(report).await;
+}
+
+/// What the sanitiser costs.
+pub(crate) fn sanitise(report: &mut Report) {
     sanitiser::measure(report);
 }
 
 /// From the moment at which a message is due to `run.queued`: then it is decided what becomes of it, the run is in the registry and
 /// in the database.
-async fn accept(report: &mut Report, name: &str, behaviour: Behaviour) {
+async fn take_with(report: &mut Report, name: &str, behaviour: Behaviour) {
     let model = ScriptedModel::start().await;
     model.by_prompt(move |_, _| behaviour.clone());
     let mut house = House::open(model.base_url(), USUAL).await;
@@ -104,7 +114,7 @@ async fn accept(report: &mut Report, name: &str, behaviour: Behaviour) {
 }
 
 /// From the first message to the sign on the last one that it is answered.
-async fn answer(report: &mut Report, (name, base_url): (&str, String), least: f64) {
+async fn answer_with(report: &mut Report, name: &str, base_url: String) {
     let mut house = House::open(base_url, ROOM).await;
     let begun = Instant::now();
     for number in 0..ANSWERED {
@@ -125,12 +135,12 @@ async fn answer(report: &mut Report, (name, base_url): (&str, String), least: f6
     }
     let took = last.saturating_duration_since(begun).as_secs_f64();
     let note = format!("{ANSWERED} conversations in {took:.2} s, {edits} edits of drafts");
-    report.at_least(&format!("full runs, {name}"), count(ANSWERED) / took, Target(least, "/s"), note);
+    report.at_least(&format!("full runs, {name}"), count(ANSWERED) / took, Target(500.0, "/s"), note);
     house.close().await;
 }
 
 /// Stops from the chat while a thousand conversations stream.
-async fn stops(report: &mut Report) {
+async fn stop_one_of_many(report: &mut Report) {
     let model = ScriptedModel::start().await;
     model.by_prompt(|_, _| slow_stream());
     let mut house = House::open(model.base_url(), ROOM).await;
@@ -159,7 +169,7 @@ async fn stops(report: &mut Report) {
 }
 
 /// Stops of people whose runs stream, while one sender floods the channel, and at last that sender's own.
-async fn flood(report: &mut Report) {
+async fn stop_in_a_flood(report: &mut Report) {
     let model = ScriptedModel::start().await;
     model.by_prompt(|_, _| slow_stream());
     let mut house = House::open(model.base_url(), ROOM).await;
