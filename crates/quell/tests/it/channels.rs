@@ -1,9 +1,9 @@
 //! Agents in chat networks, with the real binary, real HTTP to a scripted model, and networks of the testkit: what people write
 //! there, and what they see.
 
-mod operations;
 mod irc;
 mod matrix;
+mod operations;
 mod telegram;
 
 use std::time::Duration;

@@ -14,7 +14,7 @@ use quell_protocol::{Receipt, RunId, StopReason, Verdict};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 
 use super::answer::Answer;
-use super::send::{Patience, edit, send};
+use super::send::{Patience, edit, repeated, send};
 use super::{Channels, words};
 use crate::channels::format::{Piece, first_piece, pieces};
 use crate::channels::seam::{Drafts, NotSent, Reactions};
@@ -47,7 +47,7 @@ pub(super) async fn present(channels: Channels, answer: Arc<Answer>, into: RunId
         return;
     };
     let presenter = Presenter { answer: &answer, cell: &cell };
-    presenter.sign(SEEN).await;
+    presenter.sign_seen().await;
     presenter.at_work(&mut cell.follow(0)).await;
     cell.reached(Progress::Ended).await;
     let partial = match engine.asks_about_answers() {
@@ -211,15 +211,18 @@ impl Presenter<'_> {
         Drafting::GoesOn
     }
 
-    async fn sign(&self, sign: &str) {
-        put(self.answer, sign).await;
+    /// Not for long: the draft comes after it.
+    async fn sign_seen(&self) {
+        put(self.answer, SEEN, SMALL).await;
     }
 
     async fn unsign(&self, sign: &str) {
         let Some(reactions) = reactions(self.answer) else { return };
-        let done = timeout(SMALL, reactions.remove(&self.answer.place, &self.answer.asked, sign)).await;
+        let answer = self.answer;
+        let removing = repeated(|| reactions.remove(&answer.place, &answer.asked, sign));
+        let done = timeout(LAST_WORD, removing).await;
         if !matches!(done, Ok(Ok(()))) {
-            tracing::debug!(run = %self.answer.run, sign, ?done, "a sign was not taken off a message");
+            tracing::debug!(run = %answer.run, sign, ?done, "a sign was not taken off a message");
         }
     }
 
@@ -321,7 +324,7 @@ impl Ended<'_> {
 
     async fn sign(&self, sign: Option<&str>) {
         if let Some(sign) = sign {
-            put(self.answer, sign).await;
+            put(self.answer, sign, LAST_WORD).await;
         }
     }
 }
@@ -334,9 +337,9 @@ fn sign_of(verdict: &Verdict) -> Option<&'static str> {
     })
 }
 
-async fn put(answer: &Answer, sign: &str) {
+async fn put(answer: &Answer, sign: &str, limit: Duration) {
     let Some(reactions) = reactions(answer) else { return };
-    let done = timeout(SMALL, reactions.add(&answer.place, &answer.asked, sign)).await;
+    let done = timeout(limit, repeated(|| reactions.add(&answer.place, &answer.asked, sign))).await;
     if !matches!(done, Ok(Ok(()))) {
         tracing::debug!(run = %answer.run, sign, ?done, "a sign was not put on a message");
     }

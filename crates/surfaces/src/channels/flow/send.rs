@@ -97,6 +97,26 @@ pub(super) async fn edit(
     }
 }
 
+/// Does a small thing, such as putting a sign on a message, that changes nothing when it is done again: until it is done, or the
+/// caller gives up.
+///
+/// # Errors
+/// Why it was not done, or that nobody knows.
+pub(super) async fn repeated<T>(mut small: impl FnMut() -> T) -> Result<(), NotSent>
+where
+    T: Future<Output = Result<(), NotSent>>,
+{
+    let mut tried = 0;
+    loop {
+        let Err(error) = small().await else { return Ok(()) };
+        tried += 1;
+        match pause(&error, tried, (Repeats::Always, Patience::Long)) {
+            Some(pause) => sleep(pause).await,
+            None => return Err(error),
+        }
+    }
+}
+
 /// Whether doing a thing again after a lost answer shows it once.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Repeats {
