@@ -4,6 +4,7 @@
 mod irc;
 mod matrix;
 mod operations;
+mod slack;
 mod telegram;
 
 use std::time::Duration;
@@ -32,8 +33,15 @@ impl House {
     }
 
     async fn with(channel: &str, token: &str, more: &str) -> Self {
+        Self::with_tokens(channel, &[("TOKEN", token)], more).await
+    }
+
+    /// With tokens by the names of their variables.
+    async fn with_tokens(channel: &str, tokens: &[(&str, &str)], more: &str) -> Self {
         let model = ScriptedModel::start().await;
-        let daemon = Home::new(&config(&model, channel, more)).env("TOKEN", token).start(exe()).await;
+        let home = Home::new(&config(&model, channel, more));
+        let home = tokens.iter().fold(home, |home, (name, token)| home.env(name, token));
+        let daemon = home.start(exe()).await;
         Self { model, daemon }
     }
 }
