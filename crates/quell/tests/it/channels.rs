@@ -1,6 +1,7 @@
 //! Agents in chat networks, with the real binary, real HTTP to a scripted model, and networks of the testkit: what people write
 //! there, and what they see.
 
+mod discord;
 mod irc;
 mod matrix;
 mod operations;

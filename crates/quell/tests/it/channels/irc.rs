@@ -109,7 +109,7 @@ async fn a_stop_ends_the_run_with_and_without_the_nick_and_nobody_elses() {
     house.model.script(Stream::new().text("Here ").wait_for("more").text("it is."));
     ann.say(ROOM, "quell: and a poem?");
     house.model.request(2).streaming().await;
-    bob.say(ROOM, "stop");
+    bob.say(ROOM, "quell: stop");
     assert_eq!(hears(&bob, ROOM, 3).await[2], "Nothing of yours is running here.");
     house.model.open_gate("more");
     assert_eq!(hears(&ann, ROOM, 4).await[3], "Here it is.");

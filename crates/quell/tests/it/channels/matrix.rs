@@ -106,8 +106,8 @@ async fn an_answer_grows_in_one_message_and_is_signed(scene: &mut Scene) {
     assert!(room.typing.is_empty(), "nobody is writing any more");
     let request = scene.house.model.request(0).arrived().await;
     let said = request.body["messages"].as_array().unwrap().last().unwrap()["content"].as_str().unwrap().to_owned();
-    let context = format!("channel=matrix, reply_target={}, sender=@alice:quell.test", scene.room);
-    assert!(said.contains(&context) && said.ends_with("hello"), "{said}");
+    let place = format!("channel=matrix, reply_target={}, sender=@alice:quell.test", scene.room);
+    assert!(said.contains(&place) && said.ends_with("hello"), "{said}");
 }
 
 async fn a_stop_ends_the_run_and_says_so(scene: &mut Scene) {
