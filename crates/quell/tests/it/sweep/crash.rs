@@ -56,8 +56,7 @@ async fn dies() {
             scene.submit(case).await;
             moment(&scene).await;
             // Everything that the run started carries the mark, its wardens included.
-            let (of_run, marked) = (scene.mark.survivors(), leaks::marked(&order.marker));
-            assert!(of_run.iter().all(|process| marked.iter().any(|marked| marked.pid == process.pid)), "{of_run:#?}");
+            let (of_run, marked) = all_marked(&scene.mark, &order.marker).await;
             let warden = |process: &leaks::Process| process.command.contains("__warden");
             assert!(of_run.is_empty() || marked.iter().any(warden), "no warden carries the mark: {marked:#?}");
             die();
@@ -67,6 +66,20 @@ async fn dies() {
             scene.submit(case).await;
             pending::<()>().await;
         }
+    }
+}
+
+/// Waits until each process of the run carries the mark: one that ends, or becomes another program in this very moment, is seen in
+/// one look and not in the next.
+async fn all_marked(of_run: &Marker, mark: &str) -> (Vec<leaks::Process>, Vec<leaks::Process>) {
+    let begun = Instant::now();
+    loop {
+        let (of_run, marked) = (of_run.survivors(), leaks::marked(mark));
+        if of_run.iter().all(|process| marked.iter().any(|marked| marked.pid == process.pid)) {
+            return (of_run, marked);
+        }
+        assert!(begun.elapsed() < PATIENCE, "of {of_run:#?} not all carry the mark");
+        tokio::task::yield_now().await;
     }
 }
 
