@@ -169,7 +169,7 @@ impl Memory {
             Some(message) if !is_group(message) => sender_of(message),
             Some(_) | None => NoteScope::Session(run.session.clone()),
         };
-        // waits: the finaliser of the run, beside its work and not in it.
+        // waits: the finaliser of the run, beside its work and not in it; of a message from a chat network the run races it.
         if let Err(error) = self.store.remember(scope, note).await {
             tracing::error!(run = %run.id, %error, "a message could not be remembered");
         }

@@ -32,6 +32,12 @@ impl Engine {
         self.inner().store.keep_channel_cursor(channel.to_owned(), cursor).await
     }
 
+    /// True when a hook wants to see messages before a model does.
+    #[must_use]
+    pub fn asks_about_messages(&self) -> bool {
+        self.inner().workshop.hooks.has(HookEvent::MessageReceived)
+    }
+
     /// True when a hook wants to see answers before they are sent.
     #[must_use]
     pub fn asks_about_answers(&self) -> bool {

@@ -118,7 +118,8 @@ impl Runs {
     }
 
     async fn save_message(&self, cell: &Cell) {
-        self.workshop().memory.save_message(&cell.run, None, || cell.view().accepted_at).await;
+        let heard = cell.errand.as_ref().map(|errand| (errand, cell.run.text.as_str()));
+        self.workshop().memory.save_message(&cell.run, heard, || cell.view().accepted_at).await;
     }
 
     async fn work<O>(&self, cell: &Arc<Cell>, reins: &dyn Reins, (outfit, place): (O, &mut Option<Place>)) -> Outcome

@@ -61,8 +61,6 @@ enum Hand {
     Free,
     /// The presenter.
     Presenter,
-    /// The presenter, who is asked for it.
-    Wanted,
     /// The courier.
     Courier,
 }
@@ -143,10 +141,9 @@ impl Answer {
         let mut changes = self.draft.subscribe();
         self.draft.send_modify(|draft| {
             draft.carrying = true;
-            draft.hand = match draft.hand {
-                Hand::Free | Hand::Courier => Hand::Courier,
-                Hand::Presenter | Hand::Wanted => Hand::Wanted,
-            };
+            if draft.hand == Hand::Free {
+                draft.hand = Hand::Courier;
+            }
         });
         // The sender lives in self; the presenter gives it away before it ends.
         let given = changes.wait_for(|draft| draft.hand == Hand::Courier).await;

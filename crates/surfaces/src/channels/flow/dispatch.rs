@@ -12,6 +12,7 @@ use quell_kernel::channel::commands::Command;
 use quell_kernel::channel::inbox::{Letter, Next};
 use quell_kernel::channel::sanitise::Narration;
 use quell_kernel::queue::Refusal;
+use quell_protocol::api::OnBusy;
 use quell_protocol::{ChannelMessage, RunId, StopReason, Verdict};
 use tokio::time::sleep_until;
 
@@ -100,7 +101,7 @@ async fn submit(channels: &Channels, letter: Letter<Extra>) {
         text,
         agent: channel.config.agent.clone(),
         idempotency_key: Some(run),
-        on_busy: channel.on_busy(),
+        on_busy: on_busy(channels, channel.on_busy(), &message),
         timeout: Some(messages.time()),
         stop_text: StopText::Literal,
         errand: Some(Errand::new(message.clone(), orders, Arc::clone(&answer) as _)),
@@ -116,6 +117,12 @@ async fn submit(channels: &Channels, letter: Letter<Extra>) {
         }
         Err(error) => refused(&extra, &message, &error),
     }
+}
+
+/// A message that hooks want to see, or with which files come, is prepared by a run of its own: it cannot join the one at work.
+fn on_busy(channels: &Channels, configured: OnBusy, message: &ChannelMessage) -> OnBusy {
+    let prepared = channels.engine().asks_about_messages() || !message.attachments.is_empty();
+    if configured == OnBusy::Steer && prepared { OnBusy::Queue } else { configured }
 }
 
 /// A network told a message again, after a restart of the daemon or of itself. If the daemon went down before it was answered,

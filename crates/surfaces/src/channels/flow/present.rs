@@ -219,7 +219,7 @@ impl Presenter<'_> {
     async fn unsign(&self, sign: &str) {
         let Some(reactions) = reactions(self.answer) else { return };
         let answer = self.answer;
-        let removing = repeated(|| reactions.remove(&answer.place, &answer.asked, sign));
+        let removing = repeated(|| reactions.remove(&answer.place, &answer.asked, sign), Patience::Long);
         let done = timeout(LAST_WORD, removing).await;
         if !matches!(done, Ok(Ok(()))) {
             tracing::debug!(run = %answer.run, sign, ?done, "a sign was not taken off a message");
@@ -339,7 +339,7 @@ fn sign_of(verdict: &Verdict) -> Option<&'static str> {
 
 async fn put(answer: &Answer, sign: &str, limit: Duration) {
     let Some(reactions) = reactions(answer) else { return };
-    let done = timeout(limit, repeated(|| reactions.add(&answer.place, &answer.asked, sign))).await;
+    let done = timeout(limit, repeated(|| reactions.add(&answer.place, &answer.asked, sign), Patience::Long)).await;
     if !matches!(done, Ok(Ok(()))) {
         tracing::debug!(run = %answer.run, sign, ?done, "a sign was not put on a message");
     }

@@ -86,31 +86,22 @@ pub(super) async fn edit(
     message: &MessageId,
     (piece, patience): (&Piece, Patience),
 ) -> Result<(), NotSent> {
-    let mut tried = 0;
-    loop {
-        let Err(error) = drafts.edit(place, message, piece).await else { return Ok(()) };
-        tried += 1;
-        match pause(&error, tried, (Repeats::Always, patience)) {
-            Some(pause) => sleep(pause).await,
-            None => return Err(error),
-        }
-    }
+    repeated(|| drafts.edit(place, message, piece), patience).await
 }
 
-/// Does a small thing, such as putting a sign on a message, that changes nothing when it is done again: until it is done, or the
-/// caller gives up.
+/// Does a thing that changes nothing when it is done again, such as putting a sign on a message.
 ///
 /// # Errors
 /// Why it was not done, or that nobody knows.
-pub(super) async fn repeated<T>(mut small: impl FnMut() -> T) -> Result<(), NotSent>
+pub(super) async fn repeated<T>(mut act: impl FnMut() -> T, patience: Patience) -> Result<(), NotSent>
 where
     T: Future<Output = Result<(), NotSent>>,
 {
     let mut tried = 0;
     loop {
-        let Err(error) = small().await else { return Ok(()) };
+        let Err(error) = act().await else { return Ok(()) };
         tried += 1;
-        match pause(&error, tried, (Repeats::Always, Patience::Long)) {
+        match pause(&error, tried, (Repeats::Always, patience)) {
             Some(pause) => sleep(pause).await,
             None => return Err(error),
         }

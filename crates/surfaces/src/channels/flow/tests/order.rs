@@ -133,6 +133,34 @@ async fn a_steered_message_reaches_the_run_at_its_next_step() {
     house.close().await;
 }
 
+/// It joined the run at work without its files, and past every hook.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_with_files_steers_nothing_and_is_answered_with_them() {
+    let house = House::with("on_busy = \"steer\"", |_| {}).await;
+    house.model.script(Stream::new().wait_for("more").text("First."));
+    house.paper.say("ann", "first");
+    house.model.request(0).arrived().await;
+    let mut heard = house.paper.heard("room", "ann", "look");
+    heard.attachments.push(quell_protocol::Attachment {
+        kind: quell_protocol::AttachmentKind::File,
+        source: "contents".to_owned(),
+        name: Some("notes.txt".to_owned()),
+        media_type: None,
+        bytes: None,
+    });
+    house.model.script(Behaviour::text("Second."));
+    house.paper.tell(heard);
+    house.paper.wait_for("both", |page| page.told == 2).await;
+    while house.engine.active_runs().len() < 2 {
+        tokio::task::yield_now().await;
+    }
+    house.model.open_gate("more");
+    house.paper.wait_for("the second answer", |page| page.says("Second.")).await;
+    let said = users(&house.model.request(1).arrived().await.body);
+    assert!(said.last().unwrap().contains("notes.txt]"), "{said:?}");
+    house.close().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_flood_of_one_sender_keeps_nobody_else_waiting() {
     let house = House::open().await;
