@@ -11,7 +11,7 @@ mod frames;
 mod perform;
 mod record;
 mod rules;
-mod server;
+pub(crate) mod server;
 mod stage;
 #[cfg(test)]
 mod tests;

@@ -3,6 +3,7 @@
 pub mod discord;
 pub mod irc;
 pub mod matrix;
+mod port;
 pub mod slack;
 pub mod telegram;
 pub mod webhook;

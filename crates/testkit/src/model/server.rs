@@ -42,7 +42,8 @@ pub(super) fn run(stage: Arc<Stage>, inbox: mpsc::Receiver<Order>, ready: onesho
     });
 }
 
-fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+/// A listener at an address, also right after another one had it.
+pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = TcpSocket::new_v4()?;
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;

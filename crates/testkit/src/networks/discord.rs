@@ -23,6 +23,8 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
+use crate::model::server::listen;
+use crate::networks::port::free;
 use gateway::Order;
 use rest::Addresses;
 
@@ -60,7 +62,7 @@ impl FakeDiscord {
     /// # Panics
     /// When the system refuses.
     pub async fn start() -> Self {
-        let (rest, gateway) = (port::free(), port::free());
+        let (rest, gateway) = (free(), free());
         let addresses = |listener: &tokio::net::TcpListener| match listener.local_addr() {
             Ok(address) => address,
             Err(error) => panic!("no address: {error}"),
@@ -303,7 +305,7 @@ impl FakeDiscord {
     /// # Panics
     /// When they are taken.
     pub fn come_back(&self) {
-        let listeners = (port::listen(self.rest), port::listen(self.gateway));
+        let listeners = (listen(self.rest), listen(self.gateway));
         match listeners {
             (Ok(rest), Ok(gateway)) => *self.tasks() = port::serve(rest, gateway, &self.shared),
             (Err(error), _) | (_, Err(error)) => panic!("the ports are taken: {error}"),

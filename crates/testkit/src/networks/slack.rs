@@ -21,6 +21,8 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
+use crate::model::server::listen;
+use crate::networks::port::free;
 use socket::Order;
 use state::Addresses;
 
@@ -60,7 +62,7 @@ impl FakeSlack {
     /// # Panics
     /// When the system refuses.
     pub async fn start() -> Self {
-        let (api, sockets) = (port::free(), port::free());
+        let (api, sockets) = (free(), free());
         let address = |listener: &tokio::net::TcpListener| match listener.local_addr() {
             Ok(address) => address,
             Err(error) => panic!("no address: {error}"),
@@ -241,7 +243,7 @@ impl FakeSlack {
     /// # Panics
     /// When they are taken.
     pub fn come_back(&self) {
-        match (port::listen(self.api), port::listen(self.sockets)) {
+        match (listen(self.api), listen(self.sockets)) {
             (Ok(api), Ok(sockets)) => *self.tasks() = port::serve(api, sockets, &self.shared),
             (Err(error), _) | (_, Err(error)) => panic!("the ports are taken: {error}"),
         }

@@ -20,6 +20,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
+use crate::model::server::listen;
+
 pub use people::Person;
 pub use state::{Call, Chat, ChatFile, ChatKind, Shown, State};
 
@@ -72,7 +74,7 @@ impl FakeTelegram {
     /// # Panics
     /// When the system refuses.
     pub async fn start() -> Self {
-        let listener = match server::listen(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))) {
+        let listener = match listen(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))) {
             Ok(listener) => listener,
             Err(error) => panic!("no port for Telegram: {error}"),
         };

@@ -2,13 +2,12 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -16,6 +15,7 @@ use tokio::time::timeout;
 use super::methods::{Refusal, Request, act, bad, known, too_many};
 use super::state::{Call, State};
 use super::{Fault, TOKEN, form};
+use crate::model::server::listen;
 use crate::model::wire_http::{Incoming, plain, read_request};
 
 /// What a test can ask of the port.
@@ -30,13 +30,6 @@ pub(super) enum Order {
 }
 
 type Stage = watch::Sender<State>;
-
-pub(super) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = TcpSocket::new_v4()?;
-    socket.set_reuseaddr(true)?;
-    socket.bind(address)?;
-    socket.listen(1024)
-}
 
 /// Accepts connections until the inbox closes.
 pub(super) async fn run(listener: TcpListener, stage: Stage, mut inbox: mpsc::Receiver<(Order, oneshot::Sender<()>)>) {
