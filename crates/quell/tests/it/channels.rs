@@ -15,6 +15,7 @@ use quell_testkit::daemon::{Daemon, Home};
 use tokio::time::timeout;
 
 use crate::cli::exe;
+use crate::harness::Claim;
 
 /// How soon a model's socket is closed after a stop. The contract is 5 ms; a loaded machine gets more, and the bench measures.
 const CLOSED_WITHIN: Duration = Duration::from_millis(500);
@@ -25,25 +26,22 @@ const PATIENCE: Duration = Duration::from_secs(30);
 struct House {
     model: ScriptedModel,
     daemon: Daemon,
+    claim: Claim,
 }
 
 impl House {
-    /// With this `[channels.X]`, whose token is in `TOKEN`, and more of a configuration.
-    async fn open(channel: &str, token: &str) -> Self {
-        Self::with(channel, token, "").await
-    }
-
-    async fn with(channel: &str, token: &str, more: &str) -> Self {
-        Self::with_tokens(channel, &[("TOKEN", token)], more).await
+    /// With this `[channels.X]`, whose token is in `TOKEN`. The claim was there before the network was: it is in this process.
+    async fn open(claim: Claim, channel: &str, token: &str) -> Self {
+        Self::with_tokens(claim, channel, &[("TOKEN", token)]).await
     }
 
     /// With tokens by the names of their variables.
-    async fn with_tokens(channel: &str, tokens: &[(&str, &str)], more: &str) -> Self {
+    async fn with_tokens(claim: Claim, channel: &str, tokens: &[(&str, &str)]) -> Self {
         let model = ScriptedModel::start().await;
-        let home = Home::new(&config(&model, channel, more));
+        let home = Home::new(&config(&model, channel));
         let home = tokens.iter().fold(home, |home, (name, token)| home.env(name, token));
         let daemon = home.start(exe()).await;
-        Self { model, daemon }
+        Self { model, daemon, claim }
     }
 }
 
@@ -66,10 +64,10 @@ async fn loses(house: &House, more_than: usize) {
     assert!(seen.is_ok(), "no connection was lost: {}", house.daemon.output());
 }
 
-fn config(model: &ScriptedModel, channel: &str, more: &str) -> String {
+fn config(model: &ScriptedModel, channel: &str) -> String {
     format!(
         "[providers.scripted]\nkind = \"openai\"\nbase_url = \"{}\"\nmax_retries = 0\n\
-         [agents.main]\nmodel = \"scripted/m\"\n{channel}\n{more}",
+         [agents.main]\nmodel = \"scripted/m\"\n{channel}\n",
         model.base_url()
     )
 }

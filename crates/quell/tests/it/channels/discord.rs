@@ -6,6 +6,7 @@ use quell_testkit::model::{Behaviour, Stream};
 use quell_testkit::networks::discord::{FakeDiscord, Fault, Message, Route, Scope, State, TOKEN};
 
 use super::{CLOSED_WITHIN, House};
+use crate::harness::Claim;
 
 /// Discord, a channel of a guild, and a person who may write there.
 struct Stage {
@@ -19,13 +20,14 @@ impl Stage {
     /// With more keys of `[channels.discord]`. Discord keeps nothing for an account that has no session yet, so it has one when
     /// this returns.
     async fn open(more: &str) -> Self {
+        let claim = Claim::shared().await;
         let discord = FakeDiscord::start().await;
         let (channel, ann) = (discord.channel(), discord.person("ann"));
         let section = format!(
             "[channels.discord]\nkind = \"discord\"\napi_base = \"{}\"\ntoken_env = \"TOKEN\"\nallow = [\"{ann}\"]\n{more}\n",
             discord.base_url()
         );
-        let house = House::open(&section, TOKEN).await;
+        let house = House::open(claim, &section, TOKEN).await;
         discord.wait_for("a session", |it| it.identified == 1).await;
         Self { discord, channel, ann, house }
     }

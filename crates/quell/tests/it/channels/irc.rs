@@ -6,6 +6,7 @@ use quell_testkit::model::{Behaviour, Stream};
 use quell_testkit::networks::irc::{IrcLine, IrcPerson, IrcServer, IrcSettings};
 
 use super::{CLOSED_WITHIN, House, loses, losses};
+use crate::harness::Claim;
 
 const PASSWORD: &str = "only-for-tests";
 const NICK: &str = "quell";
@@ -22,9 +23,10 @@ fn channel(server: &IrcServer, more: &str) -> String {
 }
 
 async fn open(more: &str) -> (IrcServer, House) {
+    let claim = Claim::shared().await;
     let settings = IrcSettings { password: Some(PASSWORD.to_owned()), ..IrcSettings::default() };
     let server = IrcServer::start_with(settings).await;
-    let house = House::open(&channel(&server, more), PASSWORD).await;
+    let house = House::open(claim, &channel(&server, more), PASSWORD).await;
     (server, house)
 }
 

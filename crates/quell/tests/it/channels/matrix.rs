@@ -6,6 +6,7 @@ use quell_testkit::model::{Behaviour, Stream};
 use quell_testkit::networks::matrix::{MatrixPerson, Room, Synapse, is_skipped};
 
 use super::{CLOSED_WITHIN, House, loses, losses};
+use crate::harness::Claim;
 
 /// A homeserver, Alice who is on it, and the room where she talks with an agent.
 struct Scene {
@@ -18,17 +19,18 @@ struct Scene {
 
 impl Scene {
     async fn open() -> Self {
+        let claim = Claim::shared().await;
         let synapse = Synapse::start().await;
         let alice = synapse.person("alice").await;
-        let (house, quell) = agent(&synapse, &alice, ("quell", "")).await;
+        let (house, quell) = agent((claim, &synapse), &alice, ("quell", "")).await;
         let room = alice.create_room(&[&quell]).await;
         Self { synapse, house, alice, quell, room }
     }
 
     /// The same for another account of an agent, whose channel is set up with more.
     async fn with_another(self, more: &str) -> Self {
-        let Self { synapse, alice, .. } = self;
-        let (house, quell) = agent(&synapse, &alice, ("another", more)).await;
+        let Self { synapse, alice, house: House { claim, .. }, .. } = self;
+        let (house, quell) = agent((claim, &synapse), &alice, ("another", more)).await;
         let room = alice.create_room(&[&quell]).await;
         Self { synapse, house, alice, quell, room }
     }
@@ -69,14 +71,18 @@ impl Scene {
     }
 }
 
-async fn agent(synapse: &Synapse, alice: &MatrixPerson, (name, more): (&str, &str)) -> (House, String) {
+async fn agent(
+    (claim, synapse): (Claim, &Synapse),
+    alice: &MatrixPerson,
+    (name, more): (&str, &str),
+) -> (House, String) {
     let account = synapse.person(name).await;
     let channel = format!(
         "[channels.matrix]\nkind = \"matrix\"\napi_base = \"{}\"\ntoken_env = \"TOKEN\"\nallow = [\"{}\"]\n{more}\n",
         synapse.base_url(),
         alice.id()
     );
-    (House::open(&channel, account.token()).await, account.id().to_owned())
+    (House::open(claim, &channel, account.token()).await, account.id().to_owned())
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::{CLOSED_WITHIN, House};
 use crate::cli::{Ran, exe, run};
+use crate::harness::Claim;
 
 const ANN: Person = Person { id: 77, name: "ann" };
 /// A private chat has the number of its person.
@@ -40,8 +41,9 @@ impl House {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_channel_is_listed_tested_and_written_to() {
+    let claim = Claim::shared().await;
     let telegram = FakeTelegram::start().await;
-    let house = House::open(&telegram_channel(&telegram), TOKEN).await;
+    let house = House::open(claim, &telegram_channel(&telegram), TOKEN).await;
     house.fares("connected").await;
     let home = house.daemon.home();
     telegram.say(CHAT, ANN, "정지");
@@ -75,8 +77,9 @@ async fn a_channel_is_listed_tested_and_written_to() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_may_look_may_not_write_and_who_may_write_may_not_speak_for_the_channel() {
+    let claim = Claim::shared().await;
     let telegram = FakeTelegram::start().await;
-    let house = House::open(&telegram_channel(&telegram), TOKEN).await;
+    let house = House::open(claim, &telegram_channel(&telegram), TOKEN).await;
     let http = house.daemon.http();
     let test = "/api/channels/tg/test";
     let said = json!({"to": "tg:77", "text": "x"});
@@ -101,9 +104,10 @@ async fn who_may_look_may_not_write_and_who_may_write_may_not_speak_for_the_chan
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wrong_token_is_said_everywhere_and_shown_nowhere() {
+    let claim = Claim::shared().await;
     let telegram = FakeTelegram::start().await;
     let wrong = "7654321:AAAnotherTokenOfNobody_9876543210zy";
-    let house = House::open(&telegram_channel(&telegram), wrong).await;
+    let house = House::open(claim, &telegram_channel(&telegram), wrong).await;
     let row = house.fares("refused").await;
     assert!(!row["detail"].as_str().unwrap().is_empty(), "{row:#}");
     let home = house.daemon.home();
@@ -130,12 +134,13 @@ struct Shop {
 
 impl Shop {
     async fn open() -> Self {
+        let claim = Claim::shared().await;
         let receiver = FakeReceiver::start().await;
         let channel = format!(
             "[channels.shop]\nkind = \"webhook\"\ntoken_env = \"TOKEN\"\nreply_url = \"{}\"\nallow = [\"*\"]\ndrafts = false\n",
             receiver.reply_url()
         );
-        let house = House::open(&channel, webhook::TOKEN).await;
+        let house = House::open(claim, &channel, webhook::TOKEN).await;
         Self { receiver, house }
     }
 

@@ -7,6 +7,7 @@ use quell_testkit::model::{Behaviour, Stream};
 use quell_testkit::networks::slack::{APP_TOKEN, BOT, BOT_TOKEN, FakeSlack, Fault, Message, State};
 
 use super::{CLOSED_WITHIN, House};
+use crate::harness::Claim;
 
 /// Slack, a channel with the app in it, a person who may write to it, and one to whom it does not listen.
 struct Stage {
@@ -20,6 +21,7 @@ struct Stage {
 impl Stage {
     /// With more keys of `[channels.slack]`.
     async fn open(more: &str) -> Self {
+        let claim = Claim::shared().await;
         let slack = FakeSlack::start().await;
         let (channel, ann, bob) = (slack.channel(), slack.person("ann"), slack.person("bob"));
         let section = format!(
@@ -28,7 +30,7 @@ impl Stage {
             slack.base_url()
         );
         let tokens = [("TOKEN", BOT_TOKEN), ("APP_TOKEN", APP_TOKEN)];
-        let house = House::with_tokens(&section, &tokens, "").await;
+        let house = House::with_tokens(claim, &section, &tokens).await;
         slack.wait_for("a connection", |it| it.connections == 1).await;
         Self { slack, channel, ann, bob, house }
     }

@@ -5,6 +5,7 @@ use quell_testkit::networks::telegram::{FakeTelegram, Person, TOKEN};
 use serde_json::{Value, json};
 
 use super::{CLOSED_WITHIN, House};
+use crate::harness::Claim;
 
 const ANN: Person = Person { id: 77, name: "ann" };
 /// A private chat has the number of its person.
@@ -18,8 +19,9 @@ fn channel(telegram: &FakeTelegram, more: &str) -> String {
 }
 
 async fn open(more: &str) -> (FakeTelegram, House) {
+    let claim = Claim::shared().await;
     let telegram = FakeTelegram::start().await;
-    let house = House::open(&channel(&telegram, more), TOKEN).await;
+    let house = House::open(claim, &channel(&telegram, more), TOKEN).await;
     (telegram, house)
 }
 
