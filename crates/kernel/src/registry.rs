@@ -17,6 +17,7 @@ use quell_protocol::api::{ComputeStatus, OnBusy};
 use quell_protocol::{AgentId, By, RunId, SessionKey, StopReason, Verdict};
 
 pub use self::ask::{AgentPhase, Background, Queued, StopAsk, StopScope};
+use self::conversation::Conversations;
 use self::early::EarlyStops;
 pub use self::entry::{Entry, NewRun, Phase, Who};
 pub use self::kin::{Bounds, NotBorn};
@@ -57,6 +58,8 @@ pub struct Registry {
     /// Not-ended runs of each session in order of acceptance.
     sessions: HashMap<SessionKey, VecDeque<RunId>>,
     children: HashMap<RunId, Vec<RunId>>,
+    /// Runs of each conversation in a chat network that are not forgotten.
+    conversations: Conversations,
     tallies: Tallies,
     /// Agents that take runs.
     roster: BTreeSet<AgentId>,
@@ -326,12 +329,14 @@ impl Registry {
         let barred = BTreeSet::new();
         let entry = Entry { run, state, phase, mark, durable: false, waiting, early, barred, closed: false };
         self.tallies.add(&entry);
+        self.conversations.add(&entry.run);
         self.runs.insert(id, entry);
     }
 
     fn remove(&mut self, id: &RunId) {
         let Some(entry) = self.runs.remove(id) else { return };
         self.tallies.remove(&entry);
+        self.conversations.remove(&entry.run);
         self.leave_session(&entry.run.session, id);
         self.children.remove(id);
         if let Some(siblings) = entry.run.parent.and_then(|parent| self.children.get_mut(&parent)) {
@@ -385,11 +390,8 @@ impl Registry {
             StopScope::Agents { ids: agents } => {
                 ids(self.runs.values().filter(|e| agents.contains(&e.run.agent)).filter(may).collect())
             }
-            StopScope::Conversation { scope } => ids(self.of_scope(scope).filter(may).collect()),
-            StopScope::Channel { name } => {
-                let of_channel = |e: &&Entry| e.run.scope.as_deref().is_some_and(|scope| scope.channel == *name);
-                ids(self.runs.values().filter(of_channel).filter(may).collect())
-            }
+            StopScope::Conversation { scope, session } => ids(self.of_chat(scope, session).filter(may).collect()),
+            StopScope::Channel { name } => ids(self.of_channel(name).filter(may).collect()),
             StopScope::Everything => ids(self.runs.values().filter(may).collect()),
         }
     }

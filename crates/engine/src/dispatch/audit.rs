@@ -150,7 +150,7 @@ impl Engine {
                 let names: Vec<&str> = ids.iter().map(AgentId::as_str).collect();
                 Deed::to(Action::Stop, "agents", names.join(", "))
             }
-            StopScope::Conversation { scope } => {
+            StopScope::Conversation { scope, .. } => {
                 let whose = format!("{} {} {}", scope.channel, scope.reply_target, scope.sender);
                 Deed::to(Action::Stop, "conversation", &whose)
             }

@@ -28,6 +28,12 @@ pub fn scope_key(scope: &InterruptionScope) -> String {
     joined([Some(channel), Some(reply_target), Some(sender), scope_id.as_ref()])
 }
 
+/// True when a session is a conversation of this channel, whichever door a run came into it through.
+#[must_use]
+pub fn is_of_channel(session: &SessionKey, channel: &str) -> bool {
+    session.as_str().strip_prefix(&escaped(channel)).is_some_and(|rest| rest.starts_with('_'))
+}
+
 /// A part of a key, without what stands between parts.
 pub(crate) fn escaped(part: &str) -> String {
     part.replace('%', "%25").replace('_', "%5F")

@@ -38,12 +38,15 @@ pub enum StopScope {
         /// The agents.
         ids: BTreeSet<AgentId>,
     },
-    /// All runs of a conversation in a chat network, queued ones included, with what they left in the background.
+    /// All runs of a conversation in a chat network, queued ones included, with what they left in the background; also those
+    /// that another door let into its session, where the caller may stop them.
     Conversation {
         /// What the stop is confined to.
         scope: InterruptionScope,
+        /// The conversation's session.
+        session: SessionKey,
     },
-    /// All runs that came in through one channel.
+    /// All runs that came in through one channel, or through another door into a session of its conversations.
     Channel {
         /// Its name.
         name: String,

@@ -1,10 +1,35 @@
 //! Runs of one conversation in a chat network: what an interrupting message aborts and waits for, in whichever session it is.
 
+use std::collections::HashMap;
+use std::sync::Arc;
+
 use quell_protocol::api::OnBusy;
 use quell_protocol::{InterruptionScope, RunId, SessionKey};
 
-use super::{Entry, Registry, Who};
+use super::{Entry, NewRun, Registry, Who};
+use crate::channel::keys::is_of_channel;
 use crate::run::RunState;
+
+/// The runs of each scope, so that none of a thousand chats looks at the runs of the others.
+#[derive(Debug, Default)]
+pub(super) struct Conversations(HashMap<Arc<InterruptionScope>, Vec<RunId>>);
+
+impl Conversations {
+    pub(super) fn add(&mut self, run: &NewRun) {
+        if let Some(scope) = &run.scope {
+            self.0.entry(Arc::clone(scope)).or_default().push(run.id.clone());
+        }
+    }
+
+    pub(super) fn remove(&mut self, run: &NewRun) {
+        let Some(scope) = &run.scope else { return };
+        let Some(runs) = self.0.get_mut(scope) else { return };
+        runs.retain(|id| *id != run.id);
+        if runs.is_empty() {
+            self.0.remove(scope);
+        }
+    }
+}
 
 impl Registry {
     /// What an interrupting run aborts: what was accepted before it in its scope, else in its session, as far as its sender may
@@ -42,6 +67,23 @@ impl Registry {
     }
 
     pub(super) fn of_scope<'a>(&'a self, scope: &'a InterruptionScope) -> impl Iterator<Item = &'a Entry> {
-        self.runs.values().filter(move |entry| entry.run.scope.as_deref() == Some(scope))
+        self.conversations.0.get(scope).into_iter().flatten().filter_map(|id| self.runs.get(id))
+    }
+
+    /// What a stop in a chat covers: its scope, and what came into its session through other doors.
+    pub(super) fn of_chat<'a>(
+        &'a self,
+        scope: &'a InterruptionScope,
+        session: &'a SessionKey,
+    ) -> impl Iterator<Item = &'a Entry> {
+        let from_elsewhere = move |entry: &&Entry| entry.run.scope.is_none() && entry.run.session == *session;
+        self.of_scope(scope).chain(self.runs.values().filter(from_elsewhere))
+    }
+
+    pub(super) fn of_channel<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Entry> {
+        self.runs.values().filter(move |entry| match entry.run.scope.as_deref() {
+            Some(scope) => scope.channel == name,
+            None => is_of_channel(&entry.run.session, name),
+        })
     }
 }

@@ -89,7 +89,7 @@ fn another_scope_is_untouched() {
         start(&mut registry, id);
     }
     assert_eq!(let_in(&mut registry, of("alice", "a2", "s-a")), [run_id("a")]);
-    let stop = StopScope::Conversation { scope: InterruptionScope::clone(&scope("alice", Some("2")).unwrap()) };
+    let stop = chat(scope("alice", Some("2")), "t2");
     assert_eq!(registry.stop(&stop, &who("alice"), &ask(), at(4)).aborted, [run_id("t2")]);
     for id in ["b", "t1"] {
         assert_eq!(registry.get(&run_id(id)).unwrap().state, RunState::Running, "{id}");
@@ -105,7 +105,7 @@ fn a_stop_of_a_conversation_covers_what_runs_and_what_waits_and_nobody_elses() {
         let_in(&mut registry, queued(id));
     }
     start(&mut registry, "a");
-    let stop = StopScope::Conversation { scope: InterruptionScope::clone(&scope("alice", None).unwrap()) };
+    let stop = chat(scope("alice", None), "s");
     assert!(registry.stop(&stop, &who("bob"), &ask(), at(4)).covered.is_empty());
     let stopped = registry.stop(&stop, &who("alice"), &ask(), at(4));
     assert_eq!(stopped.aborted, [run_id("a"), run_id("b"), run_id("c")]);
@@ -123,4 +123,26 @@ fn an_operator_stops_a_whole_channel() {
     assert_eq!(registry.stop(&stop("telegram"), &who("alice"), &ask(), at(4)).aborted, [run_id("a")]);
     assert_eq!(registry.stop(&stop("telegram"), &admin(), &ask(), at(4)).aborted, [run_id("b")]);
     assert_eq!(registry.get(&run_id("page")).unwrap().state, RunState::Queued);
+}
+
+/// The page showed a run at work in a chat's session, and whoever may stop it could not from the chat.
+#[test]
+fn an_operator_stops_in_a_chat_what_the_page_started_there() {
+    let chats = ["telegram_chat-1_alice", "telegram_chat-2_bob", "telegram2_chat-1_alice"];
+    let registry = || {
+        let mut registry = registry();
+        for key in chats {
+            let_in(&mut registry, new_run(key, key, OnBusy::Queue));
+        }
+        registry
+    };
+    let here = chat(scope("alice", None), chats[0]);
+    assert!(registry().stop(&here, &who("alice"), &ask(), at(4)).covered.is_empty(), "it is another's");
+    assert_eq!(registry().stop(&here, &admin(), &ask(), at(4)).aborted, [run_id(chats[0])]);
+    let channel = StopScope::Channel { name: "telegram".to_owned() };
+    assert_eq!(registry().stop(&channel, &admin(), &ask(), at(4)).aborted, [run_id(chats[0]), run_id(chats[1])]);
+}
+
+fn chat(scope: Option<Arc<InterruptionScope>>, key: &str) -> StopScope {
+    StopScope::Conversation { scope: InterruptionScope::clone(&scope.unwrap()), session: session(key) }
 }

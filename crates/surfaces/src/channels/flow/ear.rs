@@ -49,7 +49,7 @@ impl Ear for ChannelEar {
             Some(Command::Stop(reach)) => Some(Reach::of(reach, rights)),
             Some(_) => None,
             // What is meant for somebody else, such as `/stop@another`, is no stop word.
-            None => stop_text::is_stop(&heard.text).then_some(Reach::Conversation),
+            None => stop_text::is_stop(&heard.text).then_some(Reach::Conversation(rights)),
         };
         if reach.is_none() && !heard.addressed {
             return;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use quell_engine::dispatch::{Stop, Ticket};
 use quell_kernel::Push;
 use quell_kernel::channel::commands::StopReach;
+use quell_kernel::channel::keys::history_key;
 use quell_kernel::registry::{StopAsk, StopScope};
 use quell_protocol::api::Scope as Rights;
 use quell_protocol::{ChannelMessage, InterruptionScope, RunId, StopReason, Surface};
@@ -14,8 +15,8 @@ use super::{Channels, Extra, caller, words};
 /// How far a stop goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reach {
-    /// What the sender asked for here.
-    Conversation,
+    /// What the sender asked for here, and what else in this conversation they may stop.
+    Conversation(Rights),
     /// Everything in this channel.
     Channel,
     /// Everything was asked for by somebody who may not.
@@ -25,7 +26,7 @@ pub(super) enum Reach {
 impl Reach {
     pub(super) fn of(asked: StopReach, rights: Rights) -> Self {
         match asked {
-            StopReach::Own => Self::Conversation,
+            StopReach::Own => Self::Conversation(rights),
             StopReach::All if rights == Rights::Admin => Self::Channel,
             StopReach::All => Self::Refused,
         }
@@ -47,10 +48,10 @@ pub(super) fn stop(channels: &Channels, (message, extra): (&ChannelMessage, &Ext
     let scope = message.interruption_scope();
     let (stop, withdrawn) = match reach {
         Reach::Refused => return outlet.seldom(&extra.place, &message.sender, words::ONLY_OPERATORS),
-        Reach::Conversation => {
+        Reach::Conversation(rights) => {
             let covered = |other: &InterruptionScope| *other == scope;
-            let whole = StopScope::Conversation { scope: scope.clone() };
-            act(channels, message, Rights::Write, &whole, covered)
+            let whole = StopScope::Conversation { scope: scope.clone(), session: history_key(message) };
+            act(channels, message, rights, &whole, covered)
         }
         Reach::Channel => {
             let covered = |other: &InterruptionScope| other.channel == message.channel;
