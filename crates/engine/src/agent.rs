@@ -240,7 +240,10 @@ impl Job<'_> {
             Room::Made => {}
             Room::Nothing if self.can_shrink(half)? => {}
             Room::Nothing => return Ok(failed(&overflow)),
-            Room::Failed(problem) => return Ok(too_long(&problem)),
+            Room::Failed(problem) => {
+                self.keep_last_words()?;
+                return Ok(too_long(&problem));
+            }
         }
         match self.call_model(half).await? {
             Ok(answer) => self.take_answer(answer),
@@ -364,7 +367,7 @@ impl Job<'_> {
 
 fn too_long(problem: &str) -> Answered {
     let message = format!(
-        "the conversation is too long for the model, and summarising it failed: {problem}; send the message again, or reset the session"
+        "the conversation is too long for the model, and summarising it failed: {problem}; it goes on from its last messages: send this one again, or reset the session"
     );
     Answered::Failed { code: "context_overflow".to_owned(), message }
 }

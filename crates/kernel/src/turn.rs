@@ -24,6 +24,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::picture::weight;
+pub(crate) use compaction::newest_compaction;
 pub use compaction::{Compaction, readable, turns_to_summarise};
 pub use draft::TurnDraft;
 pub(crate) use ids::derived_call_id;

@@ -25,6 +25,7 @@ use serde_json::{Map, Value};
 
 use crate::turn::{
     AnsweredCall, Block, INTERRUPTED_MARK, Item, Message, PartialPolicy, Thinking, Turn, TurnDraft, blank,
+    newest_compaction,
 };
 pub use circumstances::circumstances;
 use circumstances::follows_a_superseded;
@@ -122,8 +123,7 @@ fn lines<'a>(prompt: &Prompt<'a>, dialect: &Dialect) -> Vec<Line<'a>> {
 /// The turns that are seen as they are, and the summary in place of those before them.
 fn seen<'a>(turns: &'a [Arc<Turn>], draft: Option<&'a TurnDraft>) -> (&'a [Arc<Turn>], Option<&'a str>) {
     let of_draft = draft.and_then(TurnDraft::compaction).map(|compaction| (turns.len(), compaction));
-    let newest = || turns.iter().enumerate().rev().find_map(|(at, turn)| Some((at, turn.compaction()?)));
-    match of_draft.or_else(newest) {
+    match of_draft.or_else(|| newest_compaction(turns)) {
         Some((at, compaction)) => {
             let from = at.saturating_sub(compaction.kept);
             (turns.get(from..).unwrap_or_default(), Some(&compaction.summary))

@@ -78,6 +78,14 @@ impl Job<'_> {
         Ok(Room::Made)
     }
 
+    /// Where no summary could be had: the last words stand in for all older turns, so that the next request fits.
+    pub(super) fn keep_last_words(&self) -> Result<(), Cancelled> {
+        let shown = self.pen.draft(|draft| Shown::of(self, draft))?;
+        let count = shown.sizes.len();
+        let seen = self.history.get(self.history.len() - count..).unwrap_or_default();
+        Ok(self.pen.compacted(Compaction::of_last_words(seen, shown.summary.as_deref()), count)?)
+    }
+
     /// What a request may show now.
     pub(super) fn allowance(&self, wanted: Wanted) -> Result<Allowance, Cancelled> {
         Ok(Allowance(match wanted {

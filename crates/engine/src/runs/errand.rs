@@ -122,7 +122,7 @@ impl Runs {
 /// The turns that a run on an errand continues on: as many of the newest as its orders allow.
 pub(super) fn shown(history: Vec<Arc<Turn>>, errand: Option<&Errand>) -> Vec<Arc<Turn>> {
     let Some(errand) = errand else { return history };
-    within_chars(&history, errand.orders().history_chars).to_vec()
+    within_chars(&history, errand.orders().history_chars)
 }
 
 fn spot<'a>(cell: &'a Cell, workdir: &'a Path) -> Spot<'a> {

@@ -2,27 +2,41 @@
 
 use std::sync::Arc;
 
+use super::compaction::{Compaction, newest_compaction};
 use super::{Item, Message, Turn};
 
-/// The newest turns that fit into so many characters, never none of them.
+/// The newest turns that fit into so many characters, never none of them. What a summary stands in for does not count, and the
+/// summary stays, whatever goes.
 ///
 /// What goes, goes by whole quarters of the budget: the first turn that is shown stays the same over many messages, and with it
 /// the part of the prompt that a provider has in its cache.
 #[must_use]
-pub fn within_chars(turns: &[Arc<Turn>], budget: usize) -> &[Arc<Turn>] {
-    let total: usize = turns.iter().map(|turn| turn.chars()).sum();
+pub fn within_chars(turns: &[Arc<Turn>], budget: usize) -> Vec<Arc<Turn>> {
+    let compaction = newest_compaction(turns);
+    let begin = compaction.map_or(0, |(at, compaction)| at.saturating_sub(compaction.kept));
+    let seen = turns.get(begin..).unwrap_or_default();
+    let of_summary = compaction.map_or(0, |(_, compaction)| compaction.summary.chars().count());
+    let total = seen.iter().map(|turn| turn.chars()).sum::<usize>() + of_summary;
     if total <= budget {
-        return turns;
+        return turns.to_vec();
     }
     let excess = (total - budget).next_multiple_of((budget / 4).max(1));
     let mut gone = 0;
-    let older = turns.iter().take_while(|turn| {
+    let older = seen.iter().take_while(|turn| {
         let goes = gone < excess;
         gone += turn.chars();
         goes
     });
-    let first = older.count().min(turns.len() - 1);
-    turns.get(first..).unwrap_or_default()
+    let first = older.count().min(seen.len().saturating_sub(1));
+    let mut shown = seen.get(first..).unwrap_or_default().to_vec();
+    if let Some((at, compaction)) = compaction
+        && begin + first > at
+        && let Some(oldest) = shown.first_mut()
+    {
+        let summary = Compaction { summary: compaction.summary.clone(), kept: 0 };
+        *oldest = Arc::new(Turn { compaction: Some(summary), ..Turn::clone(oldest) });
+    }
+    shown
 }
 
 impl Turn {
@@ -48,6 +62,7 @@ mod tests {
 
     use super::*;
     use crate::turn::{PartialPolicy, Sealing, TurnDraft};
+    use crate::view;
 
     fn turn(number: usize, chars: usize) -> Arc<Turn> {
         let draft = TurnDraft::new(RunId::parse(format!("r{number}")).unwrap(), "안".repeat(chars));
@@ -56,15 +71,15 @@ mod tests {
     }
 
     fn first(turns: &[Arc<Turn>], budget: usize) -> (&str, usize) {
-        let shown = within_chars(turns, budget);
-        (shown[0].run_id().as_str(), shown.len())
+        let length = within_chars(turns, budget).len();
+        (turns[turns.len() - length].run_id().as_str(), length)
     }
 
     #[test]
     fn what_fits_is_shown_and_counts_characters_not_bytes() {
         let turns: Vec<_> = (0..4).map(|number| turn(number, 100)).collect();
         assert_eq!(first(&turns, 400), ("r0", 4));
-        assert_eq!(within_chars(&[], 10), []);
+        assert_eq!(within_chars(&[], 10), Vec::<Arc<Turn>>::new());
     }
 
     #[test]
@@ -73,6 +88,27 @@ mod tests {
         assert_eq!(first(&turns, 399), ("r1", 3));
         assert_eq!(first(&turns, 1), ("r3", 1));
         assert_eq!(first(&turns, 0), ("r3", 1));
+    }
+
+    /// A turn whose run found the conversation too long.
+    fn summing_up(number: usize, kept: usize) -> Arc<Turn> {
+        let summary = Compaction { summary: "They spoke of boats.".to_owned(), kept };
+        Arc::new(Turn { compaction: Some(summary), ..Turn::clone(&turn(number, 100)) })
+    }
+
+    /// A chat forgot all that was summed up as soon as the turn went that its summary came with.
+    #[test]
+    fn a_summary_stays_whatever_goes() {
+        let mut turns: Vec<_> = (0..3).map(|number| turn(number, 1000)).collect();
+        turns.push(summing_up(3, 1));
+        turns.extend((4..8).map(|number| turn(number, 100)));
+        assert_eq!(within_chars(&turns, 1620), turns, "what it stands in for does not count");
+        for (budget, first) in [(1500, 3), (600, 4), (500, 5), (1, 7)] {
+            let shown = within_chars(&turns, budget);
+            assert_eq!(shown[0].run_id(), turns[first].run_id(), "{budget}");
+            assert_eq!(view::summary(&shown, None), Some("They spoke of boats."), "{budget}");
+            assert_eq!(view::turns_seen(&shown, None), turns.len() - first, "{budget}");
+        }
     }
 
     #[test]

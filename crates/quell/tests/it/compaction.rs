@@ -102,7 +102,7 @@ async fn a_provider_that_finds_it_too_long_triggers_a_summary_once() {
 }
 
 #[tokio::test]
-async fn a_summary_that_fails_loses_nothing_and_the_model_is_asked_all_the_same() {
+async fn a_summary_that_fails_is_no_end_and_after_an_overflow_the_last_words_stay() {
     let house = house(600).await;
     house.model.script(Behaviour::text(long("Boats are fine.")));
     house.ask("s", "tell me of boats").await;
@@ -115,9 +115,12 @@ async fn a_summary_that_fails_loses_nothing_and_the_model_is_asked_all_the_same(
     let Some(Verdict::Failed { code, message }) = failed.verdict else { panic!("{failed:?}") };
     assert_eq!(code, "context_overflow");
     assert!(message.contains("summarising it failed") && message.contains("check its API key"), "{message}");
-    house.model.script(Behaviour::text("Boats and trains.")).script(Behaviour::text("Planes."));
-    assert_eq!(house.ask("s", "again").await.output.as_deref(), Some("Planes."));
-    assert!(flat(&house.last_messages()).contains("and of planes?"), "the newest turns stay as they are");
+    house.model.script(Behaviour::text("Planes."));
+    assert_eq!(house.ask("s", "again").await.output.as_deref(), Some("Planes."), "it fits, so no summary is made");
+    let short = flat(&house.last_messages());
+    assert!(short.contains("User: tell me of boats") && short.contains("Assistant: Boats are fine."), "{short}");
+    assert!(short.contains("and of planes?"), "the newest turns stay as they are: {short}");
+    assert!(!short.contains(&long("Boats are fine.")), "each message by its beginning: {short}");
     house.close().await;
 }
 
