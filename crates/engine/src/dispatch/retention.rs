@@ -146,6 +146,7 @@ impl Engine {
             return Ok(false);
         }
         self.inner().sessions.forget_history(&idle.key);
+        self.remove_files(&idle.key).await;
         tracing::info!(session = %idle.key, why, "session deleted");
         self.inner().hub.publish(&Notice::Session { key: idle.key.clone(), reason: "delete" });
         Ok(true)

@@ -1,5 +1,8 @@
 //! Sessions from outside: asked for, shown, their history emptied, or all of them gone. Never under a run that somebody else has at work there.
 
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
 use quell_kernel::registry::{StopAsk, StopScope};
 use quell_protocol::audit::Action;
 use quell_protocol::page::SessionPatch;
@@ -10,6 +13,7 @@ use super::{Caller, Deed, Engine, Got, NotMade};
 use crate::cell::Notice;
 use crate::scope::Scope;
 use crate::store::{Deleted, StoreError};
+use crate::tools::attachment::remove_attachments;
 
 /// Why a session was left as it is.
 #[derive(Debug, thiserror::Error)]
@@ -174,6 +178,7 @@ impl Engine {
                 continue;
             }
             self.inner().sessions.forget_history(key);
+            self.remove_files(key).await;
             break deleted == Deleted::Yes;
         };
         if deleted {
@@ -182,6 +187,23 @@ impl Engine {
             self.inner().hub.publish(&Notice::Session { key: key.clone(), reason: "delete" });
         }
         Ok(deleted)
+    }
+
+    /// Removes what came into a session that is deleted, whichever of the agents answered it. What cannot be removed is a line in
+    /// the log.
+    pub(super) async fn remove_files(&self, key: &SessionKey) {
+        let roll = self.inner().workshop.society.roll();
+        let workdirs: BTreeSet<PathBuf> = roll.values().map(|agent| agent.workdir.clone()).collect();
+        let key = key.clone();
+        let removing = self.inner().runs.tasks().spawn_blocking(move || {
+            for workdir in workdirs {
+                if let Err(error) = remove_attachments(&workdir, &key) {
+                    tracing::error!(session = %key, workdir = %workdir.display(), %error, "files of a deleted session stay");
+                }
+            }
+        });
+        // waits: no run does.
+        let _ = removing.await;
     }
 
     /// Stops everything of a session, unless something there is not the caller's to stop, and once more what came in while

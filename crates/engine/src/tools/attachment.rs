@@ -72,6 +72,17 @@ pub fn write_attachment(workdir: &Path, path: &str, bytes: &[u8], stop: &AtomicB
     write().map_err(told)
 }
 
+/// Removes all files that came into a session. That there are none is no error.
+///
+/// # Errors
+/// What the file system says.
+pub fn remove_attachments(workdir: &Path, session: &SessionKey) -> std::io::Result<()> {
+    let is_folder = |path: &Path| path.symlink_metadata().is_ok_and(|it| it.is_dir());
+    let (all, own) = (workdir.join(FOLDER), workdir.join(folder_of(session)));
+    // Nothing is removed where a link leads.
+    if is_folder(&all) && is_folder(&own) { std::fs::remove_dir_all(own) } else { Ok(()) }
+}
+
 /// Where files of messages are kept.
 const FOLDER: &str = "attachments";
 
@@ -119,6 +130,24 @@ mod tests {
             assert!(is_foreign(work, path, &ann), "{path}");
         }
         assert!(!is_foreign(work, "notes/cat.png", &ann));
+    }
+
+    #[test]
+    fn the_files_of_a_session_go_and_no_others() {
+        let (dir, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (ann, bob) = (SessionKey::parse("ann").unwrap(), SessionKey::parse("bob").unwrap());
+        let file = |session: &SessionKey| format!("{}/r1/0-cat.png", folder_of(session));
+        remove_attachments(dir.path(), &ann).unwrap();
+        for session in [&ann, &bob] {
+            write_attachment(dir.path(), &file(session), b"cat", &GO).unwrap();
+        }
+        remove_attachments(dir.path(), &ann).unwrap();
+        assert!(!dir.path().join(folder_of(&ann)).exists() && dir.path().join(file(&bob)).exists());
+        let linked = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(outside.path().join(folder_of(&ann))).unwrap();
+        std::os::unix::fs::symlink(outside.path().join(FOLDER), linked.path().join(FOLDER)).unwrap();
+        remove_attachments(linked.path(), &ann).unwrap();
+        assert!(outside.path().join(folder_of(&ann)).exists(), "a link leads nowhere");
     }
 
     #[test]

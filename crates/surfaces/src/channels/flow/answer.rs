@@ -203,6 +203,8 @@ impl Answer {
         let Some(files) = channel.network.files() else {
             return Err(refused(format!("{} takes no files", channel.name)));
         };
+        // Closed never.
+        let _one_of_few = channel.files.acquire().await;
         let (path, folder) = (file.source.clone(), spot.workdir.to_owned());
         let read = move |stop: &AtomicBool| read_attachment(&folder, &path, LARGEST_FILE, stop);
         let read = spot.scope.blocking(Point::Blocking, "a file of an answer", read).await;
@@ -222,6 +224,8 @@ impl Answer {
         if file.bytes.is_some_and(|bytes| bytes > LARGEST_FILE) {
             return Err(format!("it is larger than {} MiB", LARGEST_FILE / 1024 / 1024));
         }
+        // Closed never.
+        let _one_of_few = self.channel.files.acquire().await;
         let bytes = files.fetch(file, LARGEST_FILE).await.map_err(|error| error.to_string())?;
         let path = format!("{}/{}/{number}-{}", folder_of(spot.session), folder_name(&self.run), file_name(file));
         let workdir = spot.workdir.to_owned();

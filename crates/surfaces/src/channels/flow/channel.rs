@@ -5,11 +5,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use quell_engine::clock::Clock;
 use quell_protocol::api::{OnBusy, Scope as Rights};
 use quell_protocol::channel::{ChannelHealth as Health, ChannelRow};
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::outlet::Outlet;
 use crate::channels::config::{BadChannel, ChannelConfig, ChannelKind};
 use crate::channels::seam::{Manners, Network, Own};
+
+/// Files that are in memory at the same time; each may have 20 MiB.
+const FILES_AT_ONCE: usize = 8;
 
 /// A channel at work.
 pub(super) struct Channel {
@@ -18,6 +22,8 @@ pub(super) struct Channel {
     pub(super) network: Arc<dyn Network>,
     pub(super) manners: Manners,
     pub(super) outlet: Outlet,
+    /// Held while a file is in memory, on its way here or there.
+    pub(super) files: Semaphore,
     /// Cancelled when it is to listen no longer.
     stopped: CancellationToken,
     /// Cancelled when it does listen no longer.
@@ -49,6 +55,7 @@ impl Channel {
             manners: network.manners(),
             network,
             outlet,
+            files: Semaphore::new(FILES_AT_ONCE),
             stopped: CancellationToken::new(),
             ended: CancellationToken::new(),
             clock,

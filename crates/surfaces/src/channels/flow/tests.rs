@@ -1,5 +1,6 @@
 //! The flow with a real engine, a scripted model behind real HTTP, and a network on paper that a test can hold up, cut and read.
 
+mod files;
 mod operate;
 mod order;
 mod paper;
@@ -42,7 +43,7 @@ struct House {
     paper: Arc<Paper>,
     channels: Channels,
     live: LiveSettings,
-    _dir: TempDir,
+    dir: TempDir,
 }
 
 impl House {
@@ -63,7 +64,7 @@ impl House {
         let make = Arc::new(move |_: &str, _: &ChannelConfig| Ok(Arc::clone(&made) as Arc<dyn Network>));
         let channels = Channels::start_with(engine.clone(), live.clone(), Arc::new(|| {}), make);
         paper.connected().await;
-        Self { engine, model, paper, channels, live, _dir: dir }
+        Self { engine, model, paper, channels, live, dir }
     }
 
     /// Stops everything, within its limits.

@@ -34,6 +34,8 @@ pub(super) struct Page {
     /// Signs on people's messages, with whether each was taken off again.
     pub(super) signs: Vec<(String, String, bool)>,
     pub(super) typing: Vec<(Place, bool)>,
+    /// Files that are being fetched and never come.
+    pub(super) fetching: usize,
     /// Messages that were handed to the ear.
     pub(super) told: usize,
 }
@@ -315,7 +317,11 @@ impl Files for Paper {
     fn fetch<'a>(&'a self, attachment: &'a Attachment, _most: u64) -> BoxFuture<'a, Result<Vec<u8>, Trouble>> {
         async move {
             match attachment.source.as_str() {
-                "slow" => std::future::pending().await,
+                "slow" => {
+                    self.page.send_modify(|page| page.fetching += 1);
+                    let _given_up = Fetching(self);
+                    std::future::pending().await
+                }
                 "gone" => Err(Trouble("it is gone".to_owned())),
                 source => Ok(source.as_bytes().to_vec()),
             }
@@ -337,6 +343,15 @@ impl Files for Paper {
             Ok(MessageId(id))
         }
         .boxed()
+    }
+}
+
+/// A file that is being fetched.
+struct Fetching<'a>(&'a Paper);
+
+impl Drop for Fetching<'_> {
+    fn drop(&mut self) {
+        self.0.page.send_modify(|page| page.fetching -= 1);
     }
 }
 
