@@ -107,7 +107,10 @@ impl Presenter<'_> {
         typing.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (mut writes, mut carrying) = (false, false);
         loop {
-            let due = hold.is_some() && writes && growing.is_news();
+            let drafts = hold.is_some() && writes;
+            // Nobody sees what is written before the draft may be changed again: until then no word is looked at by itself.
+            let rests = drafts && !self.answer.channel.config.show_tool_calls && Instant::now() < growing.next;
+            let due = rests || (drafts && growing.is_news());
             // Every arm only waits; what is done at the network comes after. What comes seldom is looked at first.
             let step = tokio::select! {
                 biased;
@@ -115,7 +118,7 @@ impl Presenter<'_> {
                 () = self.answer.carrying(), if !carrying => Step::Carrying,
                 _ = typing.tick(), if writes => Step::Typing,
                 () = sleep_until(growing.next), if due => Step::Draft,
-                event = follower.next() => match event {
+                event = follower.next(), if !rests => match event {
                     Some(event) => Step::Event(event.kind.clone()),
                     None => Step::Over,
                 },
@@ -135,6 +138,12 @@ impl Presenter<'_> {
                 }
                 Step::Typing => self.show_typing().await,
                 Step::Draft => {
+                    while let Some(event) = follower.take() {
+                        self.take(event.kind.clone(), &mut growing);
+                    }
+                    if !growing.is_news() {
+                        continue;
+                    }
                     let first = self.answer.draft().is_none();
                     if let Drafting::IsOver = self.show_draft(&mut growing).await {
                         hold = None;
