@@ -5,6 +5,7 @@
 use quell_kernel::memory::{self, CONVERSATION, Message, Recalled, Showing, may_be_shown};
 use quell_kernel::registry::NewRun;
 use quell_protocol::ChannelMessage;
+use quell_protocol::memory::SenderRow;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -17,9 +18,9 @@ use crate::store::{Store, StoreError};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct MemorySettings {
-    /// Each run is shown the notes of its session and of its agent that its message is about.
+    /// Each run is shown the notes that its message is about: of its session and of its agent, or of who wrote it in a chat.
     pub auto_recall: bool,
-    /// Messages become notes of their session.
+    /// Messages become notes of their session, those of private chats in chat networks of their sender.
     pub auto_save: bool,
     /// From 0 to 1: how much of what a message is about a note must have, to be shown unasked.
     pub min_relevance_score: f64,
@@ -109,6 +110,34 @@ impl Memory {
     pub async fn forget(&self, scope: NoteScope, key: String) -> Result<bool, StoreError> {
         // waits: no run forgets, only people do.
         self.store.forget_note(scope, key).await
+    }
+
+    /// The senders who have notes, the one with the newest note first, and the cursor of the next page.
+    ///
+    /// # Errors
+    /// The store's error; also when the cursor is not one.
+    ///
+    /// # Cancel safety
+    /// Safe: it only reads.
+    pub async fn senders(
+        &self,
+        limit: usize,
+        cursor: Option<String>,
+    ) -> Result<(Vec<SenderRow>, Option<String>), StoreError> {
+        // waits: no run asks, only people do.
+        self.store.sender_page(limit, cursor).await
+    }
+
+    /// Forgets all notes of a sender. Answers how many there were.
+    ///
+    /// # Errors
+    /// The store's error.
+    ///
+    /// # Cancel safety
+    /// Safe: once asked for, the notes are gone whether or not the caller waits.
+    pub async fn forget_sender(&self, sender: String) -> Result<u64, StoreError> {
+        // waits: no run forgets, only people do.
+        self.store.forget_sender(sender).await
     }
 
     /// What a run is shown besides its message: of its session's and its agent's notes, or, of a message from a chat network, of

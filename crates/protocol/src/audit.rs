@@ -48,6 +48,8 @@ actions! {
     ImportSession "import_session";
     /// A note was forgotten.
     ForgetNote "forget_note";
+    /// All notes of a sender were forgotten.
+    ForgetSender "forget_sender";
     /// A token was made.
     CreateToken "create_token";
     /// A token was revoked.

@@ -1,8 +1,8 @@
-//! What people see of the memory: look through the notes of a session or an agent, and forget one.
+//! What people see of the memory: look through the notes of a session, an agent or a sender, forget one, forget a sender.
 
 use quell_protocol::api::List;
 use quell_protocol::audit::Action;
-use quell_protocol::memory::NoteRow;
+use quell_protocol::memory::{NoteRow, SenderRow};
 
 use super::{Caller, Deed, Engine};
 use crate::memory::{FoundNote, Note, NoteScope};
@@ -52,6 +52,38 @@ impl Engine {
             let forgotten = engine.inner().workshop.memory.forget(scope, key).await?;
             if forgotten {
                 engine.audit(&who, deed);
+            }
+            Ok(forgotten)
+        });
+        done.await.ok_or(StoreError::Closed)?
+    }
+
+    /// The senders of whom something is remembered, the one with the newest note first.
+    ///
+    /// # Errors
+    /// The store's error; also when the cursor is not one.
+    ///
+    /// # Cancel safety
+    /// Safe: it only reads.
+    pub async fn senders(&self, limit: usize, cursor: Option<String>) -> Result<List<SenderRow>, StoreError> {
+        let (items, next_cursor) = self.inner().workshop.memory.senders(limit, cursor).await?;
+        Ok(List { items, next_cursor })
+    }
+
+    /// Forgets all notes of a sender, `CHANNEL:SENDER`. Answers how many there were.
+    ///
+    /// # Errors
+    /// The store's error.
+    ///
+    /// # Cancel safety
+    /// Safe: it goes on in a task of the engine.
+    pub async fn forget_sender(&self, caller: &Caller, sender: String) -> Result<u64, StoreError> {
+        let deed = Deed::to(Action::ForgetSender, "sender", &sender);
+        let (engine, who) = (self.clone(), caller.clone());
+        let done = self.seen_through(async move {
+            let forgotten = engine.inner().workshop.memory.forget_sender(sender).await?;
+            if forgotten > 0 {
+                engine.audit(&who, deed.with(format!("notes: {forgotten}")));
             }
             Ok(forgotten)
         });

@@ -9,6 +9,7 @@ pub(super) enum Listing {
     Sessions,
     History,
     Notes,
+    Senders,
 }
 
 impl Listing {
@@ -18,6 +19,7 @@ impl Listing {
             Self::Sessions => 's',
             Self::History => 'h',
             Self::Notes => 'n',
+            Self::Senders => 'w',
         }
     }
 

@@ -2,6 +2,7 @@
 //! come and go with it in one transaction.
 
 mod search;
+mod senders;
 
 use std::fmt;
 
@@ -20,7 +21,7 @@ pub enum NoteScope {
     Session(SessionKey),
     /// An agent, in all its sessions.
     Agent(AgentId),
-    /// Whoever writes under this name in a channel.
+    /// Whoever writes under this name in a channel: `CHANNEL:SENDER`.
     Sender(String),
 }
 
@@ -141,7 +142,11 @@ impl Store {
     /// Safe, as [`Store`] says.
     pub async fn forget_note(&self, scope: NoteScope, key: String) -> Result<bool, StoreError> {
         self.write(move |db| match number(db, &scope)? {
-            Some(scope) => remove(db, scope, &key),
+            Some(scope) => {
+                let forgotten = remove(db, scope, &key)?;
+                senders::forget_name(db, scope)?;
+                Ok(forgotten)
+            }
             None => Ok(false),
         })
         .await

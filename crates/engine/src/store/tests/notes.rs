@@ -215,12 +215,14 @@ async fn the_index_stays_sound_through_everything_that_happens_to_notes() {
         remember(&store, of_session("s"), &key, &text).await;
         remember(&store, of_session("t"), &key, &text).await;
         remember(&store, of_agent("main"), &key, &text).await;
+        remember(&store, of_sender("tg:1"), &key, &text).await;
         if n % 3 == 0 {
             store.forget_note(of_agent("main"), key).await.unwrap();
         }
     }
     store.reset_session(key("s"), "noon".into()).await.unwrap();
     let _ = store.delete_session(key("t"), vec![run_id("run-of-t")]).await.unwrap();
+    assert_eq!(store.forget_sender("tg:1".into()).await, Ok(40));
     let kept = store.note_page(of_agent("main"), 100, None).await.unwrap().0.len();
     assert_eq!(indexed(&store).await, i64::try_from(kept).unwrap());
     assert_eq!(keys(&store, of_agent("main"), "이야기").await.len(), 10);
@@ -245,6 +247,84 @@ async fn a_note_is_forgotten_by_its_key() {
     assert_eq!(store.forget_note(of_agent("main"), "a/b ü".into()).await, Ok(true));
     assert!(keys(&store, of_agent("main"), "boat").await.is_empty());
     assert_eq!(indexed(&store).await, 0);
+}
+
+fn of_sender(sender: &str) -> NoteScope {
+    NoteScope::Sender(sender.to_owned())
+}
+
+/// The names and counts of all senders, read in pages of this size.
+async fn senders(store: &Store, limit: usize) -> Vec<(String, u64)> {
+    let (mut seen, mut cursor) = (Vec::new(), None);
+    loop {
+        let (page, next) = store.sender_page(limit, cursor).await.unwrap();
+        assert!(page.len() <= limit);
+        seen.extend(page.into_iter().map(|row| (row.sender, row.notes)));
+        cursor = next;
+        if cursor.is_none() {
+            return seen;
+        }
+    }
+}
+
+#[tokio::test]
+async fn senders_are_listed_by_their_newest_note() {
+    let (store, _home) = fresh();
+    accept(&store, "a", "s").await;
+    assert_eq!(store.sender_page(10, None).await, Ok((vec![], None)));
+    remember(&store, of_session("s"), "k", "boat").await;
+    remember(&store, of_agent("main"), "k", "boat").await;
+    for (sender, key) in [("tg:1", "a"), ("tg:2", "a"), ("irc:a/b ü", "a"), ("tg:1", "b"), ("tg:1", "a")] {
+        remember(&store, of_sender(sender), key, "boat").await;
+    }
+    let all = [("tg:1", 2), ("irc:a/b ü", 1), ("tg:2", 1)].map(|(sender, notes)| (sender.to_owned(), notes));
+    for limit in [1, 2, 3, 10] {
+        assert_eq!(senders(&store, limit).await, all, "{limit}");
+    }
+    assert_eq!(store.sender_page(1, None).await.unwrap().0[0].newest_at, "noon");
+    let foreign = store.sender_page(1, Some("n0000000000000001".into())).await;
+    assert_eq!(foreign, Err(StoreError::BadCursor));
+}
+
+#[tokio::test]
+async fn a_forgotten_sender_leaves_no_note_no_word_and_no_name() {
+    let (store, _home) = fresh();
+    accept(&store, "a", "s").await;
+    for scope in [of_sender("tg:1"), of_sender("tg:2"), of_session("s"), of_agent("main")] {
+        remember(&store, scope.clone(), "k", "boat").await;
+        remember(&store, scope, "l", "another boat").await;
+    }
+    assert_eq!(store.forget_sender("tg:3".into()).await, Ok(0));
+    // Names of other kinds are no names of senders.
+    assert_eq!(store.forget_sender("main".into()).await, Ok(0));
+    assert_eq!(store.forget_sender("tg:1".into()).await, Ok(2));
+    assert_eq!(store.forget_sender("tg:1".into()).await, Ok(0), "they are gone");
+    assert!(keys(&store, of_sender("tg:1"), "boat").await.is_empty());
+    assert_eq!(senders(&store, 10).await, [("tg:2".to_owned(), 2)]);
+    assert_eq!((indexed(&store).await, named(&store, "tg:1").await), (6, false));
+    assert_eq!(remember(&store, of_sender("tg:1"), "k", "boat").await, Remembered::New);
+    assert_eq!(keys(&store, of_sender("tg:1"), "boat").await, ["k"], "whoever writes again is remembered again");
+}
+
+#[tokio::test]
+async fn the_name_of_a_sender_goes_with_the_last_note() {
+    let (store, _home) = fresh();
+    for key in ["k", "l"] {
+        remember(&store, of_sender("tg:1"), key, "boat").await;
+    }
+    remember(&store, of_agent("main"), "k", "boat").await;
+    for (key, named_still) in [("k", true), ("other", true), ("l", false)] {
+        store.forget_note(of_sender("tg:1"), key.into()).await.unwrap();
+        assert_eq!(named(&store, "tg:1").await, named_still, "{key}");
+    }
+    store.forget_note(of_agent("main"), "k".into()).await.unwrap();
+    assert!(named(&store, "main").await, "agents are no secret");
+}
+
+/// Whether the memory knows this name.
+async fn named(store: &Store, name: &'static str) -> bool {
+    let sql = "SELECT count(*) FROM note_scopes WHERE name = ?1";
+    store.read(move |db| db.query_row(sql, [name], |row| row.get::<_, i64>(0))).await.unwrap() > 0
 }
 
 #[tokio::test]
