@@ -1,4 +1,4 @@
-//! Notes of sessions and agents: look through them, forget one.
+//! Notes of sessions, agents and senders: look through them, forget one, forget all of a sender.
 
 use axum::Json;
 use axum::extract::{Path, State};
@@ -6,7 +6,7 @@ use axum::http::StatusCode;
 use quell_engine::dispatch::NoteFilter;
 use quell_engine::memory::NoteScope;
 use quell_protocol::api::List;
-use quell_protocol::memory::NoteRow;
+use quell_protocol::memory::{NoteRow, NotesForgotten, SenderRow};
 use quell_protocol::{AgentId, ErrorCode, SessionKey};
 use serde::Deserialize;
 
@@ -19,6 +19,13 @@ use crate::door::Door;
 #[serde(default, deny_unknown_fields)]
 pub(super) struct NoteQuery {
     query: Option<String>,
+    limit: Option<usize>,
+    cursor: Option<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct SenderQuery {
     limit: Option<usize>,
     cursor: Option<String>,
 }
@@ -54,6 +61,53 @@ pub(super) async fn of_agent(
     Ok(page)
 }
 
+pub(super) async fn senders(
+    State(door): State<Door>,
+    _visitor: Visitor,
+    Asked(SenderQuery { limit, cursor }): Asked<SenderQuery>,
+) -> Result<Json<List<SenderRow>>, Refused> {
+    let limit = limit.unwrap_or(PAGE).clamp(1, PAGE_MOST);
+    Ok(Json(door.engine().senders(limit, cursor).await?))
+}
+
+pub(super) async fn of_sender(
+    State(door): State<Door>,
+    _visitor: Visitor,
+    Path(sender): Path<String>,
+    Asked(query): Asked<NoteQuery>,
+) -> Result<Json<List<NoteRow>>, Refused> {
+    let scope = NoteScope::Sender(sender.clone());
+    let page = list(&door, scope.clone(), query).await?;
+    if page.0.items.is_empty() {
+        // A search may find nothing of somebody who is known.
+        let any = door.engine().notes(scope, NoteFilter { query: None, limit: 1, cursor: None }).await?;
+        if any.items.is_empty() {
+            return Err(no_sender(&sender));
+        }
+    }
+    Ok(page)
+}
+
+pub(super) async fn forget_sender(
+    State(door): State<Door>,
+    visitor: Visitor,
+    Path(sender): Path<String>,
+) -> Result<Json<NotesForgotten>, Refused> {
+    let caller = visitor.writer()?;
+    match door.engine().forget_sender(caller, sender.clone()).await? {
+        0 => Err(no_sender(&sender)),
+        forgotten => Ok(Json(NotesForgotten { forgotten })),
+    }
+}
+
+pub(super) async fn forget_of_sender(
+    State(door): State<Door>,
+    visitor: Visitor,
+    Path((sender, note)): Path<(String, String)>,
+) -> Result<StatusCode, Refused> {
+    forget(&door, &visitor, NoteScope::Sender(sender), note).await
+}
+
 pub(super) async fn forget_of_session(
     State(door): State<Door>,
     visitor: Visitor,
@@ -85,6 +139,11 @@ async fn forget(door: &Door, visitor: &Visitor, scope: NoteScope, note: String) 
         return Ok(StatusCode::NO_CONTENT);
     }
     Err(refuse(ErrorCode::NotFound, format!("the {scope} has no note {note:?}")))
+}
+
+fn no_sender(sender: &str) -> Refused {
+    let detail = format!("nothing is remembered of {sender:?}; GET /api/senders lists of whom something is");
+    refuse(ErrorCode::NotFound, detail)
 }
 
 fn agent_id(text: &str) -> Result<AgentId, Refused> {

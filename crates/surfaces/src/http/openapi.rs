@@ -10,7 +10,7 @@ use quell_protocol::approval::{ApprovalAnswer, ApprovalRow};
 use quell_protocol::audit::AuditRow;
 use quell_protocol::background::{ProcessRow, ProcessView};
 use quell_protocol::channel::{ChannelDelivery, ChannelHealth, ChannelReceived, ChannelRow, ChannelSend, ChannelTest};
-use quell_protocol::memory::NoteRow;
+use quell_protocol::memory::{NoteRow, NotesForgotten, SenderRow};
 use quell_protocol::page::{Me, ModelRow, SessionPatch, SignInLink, SignInRequest};
 use quell_protocol::session::{SessionAnswer, SessionRequest, SessionView};
 use quell_protocol::society::{AgentNode, AgentView, AgentsDeleted, NewAgent};
@@ -191,6 +191,26 @@ const ROUTES: &[Row] = &[
         "Forget a note of an agent",
         &[(204, "", "deleted"), (404, "Problem", "unknown")],
     ),
+    get(
+        "/api/senders",
+        "Of whom in chat networks something is remembered, the newest note first",
+        &[(200, "[SenderRow]", "senders")],
+    ),
+    get(
+        "/api/senders/{sender}/memory",
+        "The notes of who writes in a chat network, as CHANNEL:SENDER; ?query= as for a session",
+        &[(200, "[NoteRow]", "notes"), (404, "Problem", "nothing is remembered of them")],
+    ),
+    delete(
+        "/api/senders/{sender}/memory",
+        "Forget all notes of a sender",
+        &[(200, "NotesForgotten", "how many"), (404, "Problem", "nothing is remembered of them")],
+    ),
+    delete(
+        "/api/senders/{sender}/memory/{note}",
+        "Forget a note of a sender",
+        &[(204, "", "deleted"), (404, "Problem", "unknown")],
+    ),
     post(
         "/api/sessions/{key}/runs",
         "Send a message",
@@ -332,6 +352,7 @@ const ROUTES: &[Row] = &[
     NewAgent,
     NewToken,
     NoteRow,
+    NotesForgotten,
     Problem,
     ProcessRow,
     ProcessView,
@@ -339,6 +360,7 @@ const ROUTES: &[Row] = &[
     RunView,
     SendAnswer,
     SendRequest,
+    SenderRow,
     SessionAnswer,
     SessionPatch,
     SessionRequest,
