@@ -1,6 +1,6 @@
-//! The routes of the memory: notes of a session or of an agent.
+//! The routes of the memory: notes of a session, of an agent or of a sender.
 
-use quell_protocol::memory::NoteRow;
+use quell_protocol::memory::{NoteRow, NotesForgotten, SenderRow};
 use quell_protocol::{AgentId, SessionKey};
 use reqwest::Method;
 
@@ -13,6 +13,8 @@ pub enum NotesOf {
     Session(SessionKey),
     /// An agent's, of all its sessions.
     Agent(AgentId),
+    /// Of who writes in a chat network: the channel, a colon, and the network's name of them.
+    Sender(String),
 }
 
 impl NotesOf {
@@ -20,6 +22,7 @@ impl NotesOf {
         match self {
             Self::Session(key) => ["api", "sessions", key.as_str(), "memory"],
             Self::Agent(id) => ["api", "agents", id.as_str(), "memory"],
+            Self::Sender(sender) => ["api", "senders", sender, "memory"],
         }
     }
 }
@@ -58,5 +61,28 @@ impl Link {
         let [api, kind, whose, memory] = of.path();
         let request = self.request(Method::DELETE, &[api, kind, whose, memory, key], &[])?;
         self.answer(request, Span::Ordinary).await.map(drop)
+    }
+
+    /// Of whom in chat networks something is remembered, the newest note first.
+    ///
+    /// # Errors
+    /// Every [`LinkError`].
+    ///
+    /// # Cancel safety
+    /// Dropping it forgets the answer; nothing changes in the daemon.
+    pub async fn senders(&self) -> ListOf<SenderRow> {
+        self.list(&["api", "senders"], &[]).await
+    }
+
+    /// Forgets all notes of a sender.
+    ///
+    /// # Errors
+    /// Every [`LinkError`]; also when nothing is remembered of them.
+    ///
+    /// # Cancel safety
+    /// Dropping it may or may not leave the sender forgotten.
+    pub async fn forget_sender(&self, sender: &str) -> Result<NotesForgotten, LinkError> {
+        let request = self.request(Method::DELETE, &["api", "senders", sender, "memory"], &[])?;
+        self.ask(request, Span::Ordinary).await
     }
 }

@@ -56,7 +56,7 @@ enum SessionsVerb {
         #[arg(value_name = "FILE")]
         file: PathBuf,
     },
-    /// Remove a session with its history
+    /// Remove a session with its history and notes; notes of who wrote in a private chat stay: `quell memory senders`
     Delete {
         /// Its key
         #[arg(value_parser = session_key)]
