@@ -5,6 +5,7 @@ mod discord;
 mod irc;
 mod matrix;
 mod operations;
+mod remembered;
 mod slack;
 mod telegram;
 

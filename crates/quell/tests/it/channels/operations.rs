@@ -23,7 +23,7 @@ fn telegram_channel(telegram: &FakeTelegram) -> String {
     )
 }
 
-fn verb(home: &Home, words: &[&str]) -> Ran {
+pub(super) fn verb(home: &Home, words: &[&str]) -> Ran {
     run(home.command(exe()).args(words))
 }
 
@@ -127,17 +127,22 @@ async fn a_wrong_token_is_said_everywhere_and_shown_nowhere() {
 }
 
 /// A channel that is posted to, without a token of the daemon.
-struct Shop {
-    receiver: FakeReceiver,
-    house: House,
+pub(super) struct Shop {
+    pub(super) receiver: FakeReceiver,
+    pub(super) house: House,
 }
 
 impl Shop {
     async fn open() -> Self {
+        Self::open_with("").await
+    }
+
+    /// With more in its configuration.
+    pub(super) async fn open_with(more: &str) -> Self {
         let claim = Claim::shared().await;
         let receiver = FakeReceiver::start().await;
         let channel = format!(
-            "[channels.shop]\nkind = \"webhook\"\ntoken_env = \"TOKEN\"\nreply_url = \"{}\"\nallow = [\"*\"]\ndrafts = false\n",
+            "[channels.shop]\nkind = \"webhook\"\ntoken_env = \"TOKEN\"\nreply_url = \"{}\"\nallow = [\"*\"]\ndrafts = false\n{more}\n",
             receiver.reply_url()
         );
         let house = House::open(claim, &channel, webhook::TOKEN).await;
@@ -145,7 +150,7 @@ impl Shop {
     }
 
     /// Posts a body, signed for a moment that is so many seconds away.
-    async fn post(&self, body: &str, away: i64) -> Answer {
+    pub(super) async fn post(&self, body: &str, away: i64) -> Answer {
         self.post_signed(body, FakeReceiver::headers(body, jiff::Timestamp::now().as_second() + away)).await
     }
 

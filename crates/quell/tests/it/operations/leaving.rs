@@ -89,11 +89,15 @@ async fn what_somebody_did_who_left_is_in_the_audit_list() {
     noted(&house, "revoke_token").await;
     let connection = Connection::open(house.dir.path().join("quell.db")).unwrap();
     let note = "INSERT INTO note_scopes (id, kind, name) VALUES (9, 'agent', 'main');
-                INSERT INTO notes (scope, key, category, text, at) VALUES (9, 'k', 'core', 'text', '2026-01-01T00:00:00Z')";
+                INSERT INTO note_scopes (id, kind, name) VALUES (10, 'sender', 'tg:1');
+                INSERT INTO notes (scope, key, category, text, at) VALUES (9, 'k', 'core', 'text', '2026-01-01T00:00:00Z');
+                INSERT INTO notes (scope, key, category, text, at) VALUES (10, 'k', 'core', 'text', '2026-01-01T00:00:00Z')";
     connection.execute_batch(note).unwrap();
     drop(connection);
     let scope = NoteScope::Agent(crate::harness::agent("main"));
     ask_and_leave(&house, house.engine.forget_note(&alice(), scope, "k".to_owned())).await;
     noted(&house, "forget_note").await;
+    ask_and_leave(&house, house.engine.forget_sender(&alice(), "tg:1".to_owned())).await;
+    noted(&house, "forget_sender").await;
     house.close().await;
 }
