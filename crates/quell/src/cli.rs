@@ -140,6 +140,7 @@ fn configuration(command: ConfigCommand) -> anyhow::Result<ExitCode> {
     match command {
         ConfigCommand::Check { config } => {
             let loaded = config::load(config.as_deref())?;
+            loaded.check_channels()?;
             let source = match &loaded.source {
                 Source::File { path, .. } => format!("{} is valid", path.display()),
                 Source::Environment => {

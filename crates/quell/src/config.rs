@@ -31,6 +31,7 @@ use quell_kernel::expiry::ExpiryLimits;
 use quell_protocol::AgentId;
 use quell_surfaces::DoorSettings;
 use quell_surfaces::channels::config::{ChannelConfig, MessageSettings};
+use quell_surfaces::channels::network;
 use quell_surfaces::channels::settings::FlowSettings;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -239,6 +240,18 @@ impl Loaded {
             summary.push_str(&format!("; channels {}", channels.join(", ")));
         }
         summary
+    }
+
+    /// What only shows with the tokens, which a file does not hold: whether a network can be made of each channel. Nothing is
+    /// connected. What only looks at a configuration does without: it may have none of the variables.
+    pub(crate) fn check_channels(&self) -> anyhow::Result<()> {
+        let mut channels = self.config.channels.iter();
+        let Some(bad) = channels.find_map(|(name, channel)| network(name, channel).err()) else { return Ok(()) };
+        let key = format!("channels.{}.{}", bad.channel, bad.key);
+        match &self.source {
+            Source::File { path, .. } => bail!("{}", blame(path, &key, &bad.problem)),
+            Source::Environment => bail!("{bad}"),
+        }
     }
 
     /// The admin token's file.

@@ -31,6 +31,7 @@ const DOORS_CLOSE: Duration = Duration::from_millis(300);
 
 pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let loaded = config::load(args.config.as_deref())?;
+    loaded.check_channels()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let code = runtime.block_on(serve(loaded, args.listen));
     // A resolver thread or a stuck disk must not keep the process.

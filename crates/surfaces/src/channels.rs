@@ -26,6 +26,7 @@ use seam::Network;
 /// # Errors
 /// [`BadChannel`] says which key is wrong and what would be right.
 pub fn network(name: &str, config: &ChannelConfig) -> Result<Arc<dyn Network>, BadChannel> {
+    config.check_tokens(name)?;
     Ok(match config.kind {
         ChannelKind::Irc => Arc::new(irc::Irc::new(name, config)?),
         ChannelKind::Matrix => Arc::new(matrix::Matrix::new(name, config)?),

@@ -126,7 +126,9 @@ fn section_problems(config: &Config) -> Vec<Problem> {
     found
 }
 
-/// A channel whose own keys are right may still name an agent that is not there. Without any `[agents]` there is `main`.
+/// A channel whose own keys are right may still name an agent that is not there. Without any `[agents]` there is `main`. One
+/// that was made at run time does not count, though it may be in the database: it may be deleted there, too, and the file would be
+/// wrong without having been changed.
 fn channel_problem(config: &Config, name: &str, channel: &ChannelConfig) -> Option<Problem> {
     let key = |key: &str| if key.is_empty() { format!("channels.{name}") } else { format!("channels.{name}.{key}") };
     if let Err(bad) = channel.check(name) {
@@ -134,7 +136,8 @@ fn channel_problem(config: &Config, name: &str, channel: &ChannelConfig) -> Opti
     }
     let agent = channel.agent.as_ref()?;
     let is_there = config.agents.contains_key(agent) || (config.agents.is_empty() && agent.as_str() == "main");
-    (!is_there).then(|| Problem { key: key("agent"), text: format!("there is no [agents.{agent}]") })
+    let text = || format!("there is no [agents.{agent}]; the agent of a channel stands in this file, too");
+    (!is_there).then(|| Problem { key: key("agent"), text: text() })
 }
 
 /// Limits that would throw away everything are taken for mistakes.

@@ -12,6 +12,8 @@ use super::*;
 const FIRST: &str = "[providers.p]\nkind = \"openai\"\nbase_url = \"http://127.0.0.1:9/v1\"\n\
                      [agents.main]\nmodel = \"p/m\"\n";
 
+const CHANNEL: &str = "[channels.x]\nkind = \"irc\"\nserver = \"127.0.0.1:9\"\nnick = \"quell\"\n";
+
 struct House {
     folder: TempDir,
     engine: Engine,
@@ -71,7 +73,7 @@ async fn a_file_that_is_right_comes_into_force_as_a_whole_and_once() {
     assert_eq!((house.look(), house.generation()), (Look::Same, 0));
     let changed = format!(
         "{FIRST}temperature = 0.5\n[agents.scout]\nmodel = \"q/m\"\n[providers.q]\nkind = \"anthropic\"\n\
-         [messages]\nmessage_timeout_s = 7\n[channels.x]\nkind = \"irc\"\n"
+         [messages]\nmessage_timeout_s = 7\n{CHANNEL}"
     );
     assert!(matches!(house.look_at(&changed), Look::Changed(Some(_))));
     assert_eq!(house.agents(), ["main p/m", "scout q/m"]);
@@ -117,6 +119,22 @@ async fn a_file_that_is_wrong_changes_nothing_until_it_is_right() {
     "(mcp is only read when the daemon starts)"
 )]
 #[case::no_workdir(format!("{FIRST}workdir = \"/dev/null/x\"\n"), "quell.toml:4:1: agents.main: ", "cannot be made")]
+#[case::no_agent(format!("{FIRST}{CHANNEL}agent = \"ghost\"\n"), "quell.toml:10:9: ", "there is no [agents.ghost]")]
+#[case::no_server(
+    format!("{FIRST}{}", CHANNEL.replace("server = \"127.0.0.1:9\"\n", "")),
+    "quell.toml:6:11: channels.x.server: ",
+    "say `server = \"HOST:PORT\"`"
+)]
+#[case::bad_address(
+    format!("{FIRST}{}", CHANNEL.replace(":9", "")),
+    "quell.toml:8:10: channels.x.server: ",
+    "is not HOST:PORT"
+)]
+#[case::no_token(
+    format!("{FIRST}[channels.x]\nkind = \"telegram\"\ntoken_env = \"QUELL_TEST_IS_NEVER_SET\"\n"),
+    "quell.toml:8:13: channels.x.token_env: ",
+    "export QUELL_TEST_IS_NEVER_SET=..."
+)]
 #[tokio::test]
 async fn what_cannot_be_taken_is_named_with_its_place(#[case] text: String, #[case] place: &str, #[case] says: &str) {
     let house = House::new(FIRST).await;
@@ -131,15 +149,18 @@ async fn what_cannot_be_taken_is_named_with_its_place(#[case] text: String, #[ca
 async fn a_secret_in_a_file_of_its_own_is_read_again_with_the_configuration() {
     let folder = tempfile::tempdir().unwrap();
     let token = folder.path().join("token");
-    fs::write(&token, "first").unwrap();
+    fs::write(&token, "1234567:AAFirstTokenOfNobody_0123456789ab").unwrap();
     let text = format!("{FIRST}[channels.x]\nkind = \"telegram\"\ntoken_file = {token:?}\n");
     let house = House::new(&text).await;
     let channel = || house.reload.settings().now().settings.channels["x"].clone();
     let first = channel();
-    fs::write(&token, "second").unwrap();
+    fs::write(&token, "1234567:AASecondTokenOfNobody_0123456789ab").unwrap();
     assert_eq!(house.look(), Look::Same, "only the configuration itself is looked at");
     house.look_at(&text);
     assert!(!channel().is_same_as(&first) && house.generation() == 1);
+    fs::write(&token, "").unwrap();
+    house.look_at(&text);
+    assert_eq!(house.generation(), 1, "a channel without its token is not taken");
     house.engine.shut_down().await;
 }
 

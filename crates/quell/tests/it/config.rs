@@ -106,6 +106,24 @@ fn a_mistake_ends_every_verb_that_reads_the_file_with_its_place() {
 }
 
 #[test]
+fn a_channel_that_cannot_be_made_is_an_error_before_anything_is_started() {
+    let home = Home::new("[channels.tg]\nkind = \"telegram\"\ntoken_env = \"TG\"\n");
+    for words in [&["config", "check"][..], &["serve"]] {
+        let shown = verb(&home, words);
+        assert_eq!(shown.code, 1, "{words:?} {shown:?}");
+        assert!(shown.err.contains("quell.toml:3:13: channels.tg.token_env: names TG, "), "{shown:?}");
+        assert!(shown.err.contains("export TG=... where Quell is started"), "{shown:?}");
+    }
+    assert!(!home.data().join("quell.db").exists(), "nothing was started");
+    let doctor = verb(&home, &["doctor"]);
+    assert!(doctor.out.contains("✗ fail  channels        [channels.tg] token_env: names TG, "), "{doctor:?}");
+    let shown = verb(&home, &["config", "show"]);
+    assert!(shown.code == 0 && shown.out.contains("[channels.tg]"), "{shown:?}");
+    let home = home.env("TG", "1234567:AATokenOfNobody_0123456789abcdef");
+    assert_eq!(verb(&home, &["config", "check"]).code, 0);
+}
+
+#[test]
 fn the_schema_is_json() {
     let shown = verb(&Home::new(""), &["config", "schema"]);
     let schema: Value = serde_json::from_str(&shown.out).unwrap();

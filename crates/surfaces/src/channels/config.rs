@@ -165,6 +165,30 @@ impl ChannelConfig {
         Ok(())
     }
 
+    /// What can be said of its tokens when they were looked for.
+    ///
+    /// # Errors
+    /// [`BadChannel`]: a key names a variable or a file in which there is nothing.
+    pub fn check_tokens(&self, name: &str) -> Result<(), BadChannel> {
+        let bad = |key, problem: String| Err(BadChannel { channel: name.to_owned(), key, problem });
+        let variables = [
+            ("token_env", &self.token_env, self.token.is_none()),
+            ("app_token_env", &self.app_token_env, self.app_token.is_none()),
+        ];
+        for (key, variable, is_missing) in variables {
+            if let Some(variable) = variable.as_ref().filter(|_| is_missing) {
+                let problem = format!(
+                    "names {variable}, which is not set or empty; export {variable}=... where Quell is started"
+                );
+                return bad(key, problem);
+            }
+        }
+        match &self.token_file {
+            Some(file) if self.token.is_none() => bad("token_file", format!("{} is empty", file.display())),
+            _ => Ok(()),
+        }
+    }
+
     /// True when a listener of one is as good as a listener of the other: nothing of it was changed, secrets included.
     #[must_use]
     pub fn is_same_as(&self, other: &Self) -> bool {

@@ -3,9 +3,11 @@
 use quell_testkit::browser::is_skipped;
 use quell_testkit::commands::{self, Marker};
 use quell_testkit::model::Behaviour;
+use quell_testkit::networks::telegram::FakeTelegram;
 use serde_json::json;
 
 use super::{PATIENT, Plan, Scene};
+use crate::harness::Claim;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_run_is_stopped_then_all_and_the_hold_stays_until_it_is_lifted() {
@@ -191,16 +193,24 @@ async fn chat_networks_are_shown_with_how_they_fare_and_why() {
     if is_skipped() {
         return;
     }
-    let tables = "[channels.nowhere]\nkind = \"irc\"\nserver = \"127.0.0.1:1\"\ntls = false\nnick = \"quell\"\n\
-                  [channels.tokenless]\nkind = \"telegram\"\ntoken_env = \"QUELL_TEST_IS_NEVER_SET\"\n";
-    let scene = Scene::with(&Plan { tables, ..Plan::default() }).await;
+    let _claim = Claim::shared().await;
+    let telegram = FakeTelegram::start().await;
+    let token = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(token.path(), "7654321:AAAnotherTokenOfNobody_9876543210zy").unwrap();
+    let tables = format!(
+        "[channels.nowhere]\nkind = \"irc\"\nserver = \"127.0.0.1:1\"\ntls = false\nnick = \"quell\"\n\
+         [channels.stranger]\nkind = \"telegram\"\napi_base = {:?}\ntoken_file = {:?}\n",
+        telegram.base_url(),
+        token.path()
+    );
+    let scene = Scene::with(&Plan { tables: &tables, ..Plan::default() }).await;
     let browser = &scene.browser;
     scene.sign_in().await;
     scene.go("#/runs").await;
     browser.reads("#channels [data-channel=nowhere]", "lost, tries again").await;
     browser.reads("#channels [data-channel=nowhere]", "irc · 0 heard, 0 answered").await;
-    browser.reads("#channels [data-channel=tokenless]", "refused").await;
-    browser.reads("#channels [data-channel=tokenless] .channel-why", "token_env").await;
+    browser.reads("#channels [data-channel=stranger]", "refused").await;
+    browser.reads("#channels [data-channel=stranger] .channel-why", "token").await;
     browser.assert_quiet(&[]).await;
 }
 

@@ -47,6 +47,22 @@ fn both_words_for_an_interruption_may_be_said_at_once() {
     assert_eq!(both.check("bot"), Ok(()));
 }
 
+#[rstest]
+#[case::variable(channel(), "token_env", "export BOT=")]
+#[case::file(ChannelConfig { token_env: None, token_file: Some("t".into()), ..channel() }, "token_file", "t is empty")]
+#[case::second_one(
+    ChannelConfig { token: Some("a".to_owned().into()), app_token_env: Some("APP".to_owned()), ..channel() },
+    "app_token_env",
+    "export APP="
+)]
+fn a_token_that_is_named_and_not_there_is_missed(#[case] config: ChannelConfig, #[case] key: &str, #[case] says: &str) {
+    let bad = config.check_tokens("bot").expect_err("a bad channel");
+    assert!(bad.key == key && bad.problem.contains(says), "{bad}");
+    let with_all =
+        ChannelConfig { token: Some("a".to_owned().into()), app_token: Some("b".to_owned().into()), ..config };
+    assert_eq!(with_all.check_tokens("bot"), Ok(()));
+}
+
 #[test]
 fn a_new_token_is_a_change_and_the_same_file_again_is_none() {
     let with = |token: &str| ChannelConfig { token: Some(token.to_owned().into()), ..channel() };
