@@ -13,6 +13,7 @@ mod lifecycle;
 mod messages;
 mod outbox;
 mod queue;
+pub mod signature;
 #[cfg(test)]
 mod tests;
 mod webhook;
@@ -40,7 +41,8 @@ use config::{Target, shown_url};
 pub use lifecycle::{LifecycleHook, MessageAnswer, Problem, Stage, StageError, Undo, Veto, begin_stage, undo_stage};
 use outbox::Lane;
 use queue::{Job, Queue};
-use webhook::{Receiver, Signer};
+use signature::Signer;
+use webhook::Receiver;
 
 /// All hooks of an engine. Clones are the same.
 #[derive(Debug, Clone)]
@@ -92,7 +94,6 @@ struct Inner {
     cwd: PathBuf,
     store: Store,
     clock: Clock,
-    signer: Option<Signer>,
     /// One for each URL.
     lanes: Vec<Arc<Lane>>,
     queue: Queue,
@@ -189,7 +190,11 @@ impl Hooks {
             for target in settings.of(event).parse().map_err(bad)? {
                 of_event.push(match target {
                     Target::Command(command) => Doer::Command(command),
-                    Target::Url(url) => Doer::Url(lane_to(&mut lanes, Receiver::new(url, limit).map_err(bad)?)),
+                    Target::Url(url) => {
+                        let secret = settings.secret.as_ref().ok_or_else(|| settings.without_secret())?;
+                        let receiver = Receiver::new(url, limit, Signer::new(secret)).map_err(bad)?;
+                        Doer::Url(lane_to(&mut lanes, receiver))
+                    }
                 });
             }
             if !of_event.is_empty() {
@@ -197,11 +202,6 @@ impl Hooks {
                 place.insert(event, of_event);
             }
         }
-        let signer = match &settings.secret {
-            Some(secret) => Some(Signer::new(secret)),
-            None if lanes.is_empty() => None,
-            None => return Err(settings.without_secret()),
-        };
         Ok(Self(Arc::new(Inner {
             doers,
             readers,
@@ -212,7 +212,6 @@ impl Hooks {
             cwd,
             store,
             clock,
-            signer,
             lanes,
             queue: Queue::default(),
             tasks: Scope::new(clock, crate::scope::Probe::default()),

@@ -7,16 +7,14 @@ use quell_kernel::retry::RetryPolicy;
 use quell_protocol::ResourceKind;
 use reqwest::header::RETRY_AFTER;
 use reqwest::{Client, Response, StatusCode};
-use ring::hmac;
-use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
 use tokio::time::{Instant, sleep, timeout};
 use url::Url;
 
 use super::command::first_line;
 use super::config::shown_url;
+use super::signature::Signer;
 use super::{Errand, Failure, Inner};
-use crate::clock::Clock;
 use crate::llm;
 use crate::scope::Scope;
 
@@ -28,13 +26,11 @@ const BODY: usize = 16 * 1024;
 const AGAIN: RetryPolicy =
     RetryPolicy { max_retries: u32::MAX, base: Duration::from_millis(100), cap: Duration::from_secs(1) };
 
-/// Signs what is sent.
-pub(super) struct Signer(hmac::Key);
-
 /// Where webhooks go.
 pub(super) struct Receiver {
     pub(super) url: Url,
     client: Client,
+    signer: Signer,
 }
 
 /// One webhook.
@@ -64,25 +60,10 @@ pub(super) enum Answer {
     None(String),
 }
 
-impl Signer {
-    pub(super) fn new(secret: &SecretString) -> Self {
-        Self(hmac::Key::new(hmac::HMAC_SHA256, secret.expose_secret().as_bytes()))
-    }
-
-    /// `v1=` and the HMAC-SHA256 of the timestamp, a dot, and the body, hexadecimal.
-    fn sign(&self, timestamp: &str, body: &str) -> String {
-        let mut signing = hmac::Context::with_key(&self.0);
-        for part in [timestamp, ".", body] {
-            signing.update(part.as_bytes());
-        }
-        signing.sign().as_ref().iter().fold("v1=".to_owned(), |text, byte| text + &format!("{byte:02x}"))
-    }
-}
-
 impl Receiver {
-    pub(super) fn new(url: Url, limit: Duration) -> Result<Self, String> {
+    pub(super) fn new(url: Url, limit: Duration, signer: Signer) -> Result<Self, String> {
         let client = llm::http_client(&url, limit.min(CONNECT))?;
-        Ok(Self { url, client })
+        Ok(Self { url, client, signer })
     }
 }
 
@@ -91,20 +72,11 @@ impl Receiver {
 /// # Cancel safety
 /// Safe: dropping it closes the connection; whether the receiver took it is not known then.
 pub(super) async fn post(hooks: &Inner, receiver: &Receiver, letter: Letter<'_>, limit: Duration) -> Answer {
-    let timestamp = Clock::wall_seconds().to_string();
-    let mut request = receiver
-        .client
-        .post(receiver.url.clone())
-        .header("content-type", "application/json")
-        .header("quell-event", letter.event)
-        .header("quell-delivery", letter.id)
-        .header("quell-timestamp", &timestamp);
-    if let Some(signer) = &hooks.signer {
-        request = request.header("quell-signature", signer.sign(&timestamp, letter.body));
-    }
+    let request = receiver.client.post(receiver.url.clone());
+    let request = receiver.signer.seal(request, (letter.event, letter.id), letter.body.to_owned());
     let exchange = async {
         // waits: within the limit below; whoever calls this for a run races it against the run's scope.
-        match request.body(letter.body.to_owned()).send().await {
+        match request.send().await {
             Ok(response) => read(response, letter.wanted).await,
             Err(error) => Answer::None(words_of(error)),
         }
@@ -204,17 +176,4 @@ fn words_of(error: reqwest::Error) -> String {
         cause = deeper;
     }
     format!("its receiver cannot be reached: {cause}")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The value was made with `printf '1700000000.{"a":1}' | openssl dgst -sha256 -hmac 'a secret'`.
-    #[test]
-    fn a_signature_is_what_other_programs_make_of_the_same_secret() {
-        let signer = Signer::new(&"a secret".to_owned().into());
-        let expected = "v1=b4c5d5c08194254de18b80695176335ee482a5907fb5e68f7bd993b1b00b018d";
-        assert_eq!(signer.sign("1700000000", r#"{"a":1}"#), expected);
-    }
 }

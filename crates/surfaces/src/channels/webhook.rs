@@ -5,7 +5,6 @@
 
 mod files;
 mod receive;
-mod signature;
 #[cfg(test)]
 mod tests;
 
@@ -17,19 +16,22 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use quell_engine::clock::Clock;
-use reqwest::header::CONTENT_TYPE;
+use quell_engine::hooks::signature::Signer;
 use reqwest::{Client, StatusCode};
+use secrecy::ExposeSecret;
 use serde::Serialize;
+use sha2::{Digest, Sha256};
 use url::Url;
 
 use super::config::{BadChannel, ChannelConfig};
 use super::format::{Form, Markup, Measure, Piece};
 use super::seam::{Drafts, Ear, Files, Inbound, Lost, Manners, MessageId, Network, NotSent, Own, Place, Trouble};
 use super::wire::http::{Answer, Repeatable, call_at_most, client};
-use signature::{Signer, digest};
 
 pub use receive::{LARGEST, Unwelcome};
 
+/// A shorter secret can be found by trying, by whoever has seen one signature.
+const SHORTEST_SECRET: usize = 16;
 /// How long a receiver may take for one message.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The most that is read of an answer: it holds an id or a reason.
@@ -85,25 +87,20 @@ impl Webhook {
                            token_file the file";
             return Err(bad("token_env", problem.to_owned()));
         };
-        let signer = Signer::new(secret).map_err(|problem| bad("token_env", problem))?;
+        if secret.expose_secret().len() < SHORTEST_SECRET {
+            let problem = "the secret is too short; it needs";
+            let problem = format!("{problem} {SHORTEST_SECRET} characters, such as `openssl rand -hex 32` makes");
+            return Err(bad("token_env", problem));
+        }
         let out = config.reply_url.as_deref().map(Out::new).transpose().map_err(|problem| bad("reply_url", problem))?;
-        Ok(Self { name: name.to_owned(), signer, out, revision: Mutex::new(0) })
+        Ok(Self { name: name.to_owned(), signer: Signer::new(secret), out, revision: Mutex::new(0) })
     }
 
     /// Posts one event, and reads what the receiver says. The id is the same when the same event is posted again.
     async fn post(&self, out: &Out, id: &str, event: &Event<'_>) -> Result<Answer, NotSent> {
         let refused = |error: serde_json::Error| NotSent::Refused { why: format!("it cannot be written: {error}") };
         let body = serde_json::to_string(&Letter { channel: &self.name, id, event }).map_err(refused)?;
-        let timestamp = Clock::wall_seconds().to_string();
-        let request = out
-            .client
-            .post(out.url.clone())
-            .header(CONTENT_TYPE, "application/json")
-            .header(signature::EVENT, event.word())
-            .header(signature::DELIVERY, id)
-            .header(signature::SIGNATURE, self.signer.sign(&timestamp, body.as_bytes()))
-            .header(signature::TIMESTAMP, timestamp)
-            .body(body);
+        let request = self.signer.seal(out.client.post(out.url.clone()), (event.word(), id), body);
         let answer = call_at_most(request, PATIENCE, LARGEST_ANSWER).await;
         // The receiver knows a repeated event by its id.
         understood(answer.map_err(|none| none.not_sent(Repeatable::Yes))?)
@@ -281,7 +278,10 @@ impl Event<'_> {
 /// An id that can stand in a header, the same for the same key.
 fn id_of(key: &str) -> String {
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | ':' | '-');
-    if (1..=128).contains(&key.len()) && key.chars().all(fits) { key.to_owned() } else { digest(key) }
+    if (1..=128).contains(&key.len()) && key.chars().all(fits) {
+        return key.to_owned();
+    }
+    Sha256::digest(key.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// What an answer says about the event.

@@ -1,12 +1,12 @@
 //! What comes in: a signed POST with one message. Everything in it is checked before anything of it is believed.
 
 use axum::http::HeaderMap;
+use quell_engine::hooks::signature::{SIGNATURE, TIMESTAMP};
 use quell_protocol::{Attachment, AttachmentKind};
 use serde::Deserialize;
 use url::Url;
 
 use super::Webhook;
-use super::signature::{SIGNATURE, TIMESTAMP};
 use crate::channels::seam::{self, Heard, Inbound, MessageId, Place};
 
 /// The largest body.
