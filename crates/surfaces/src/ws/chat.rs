@@ -316,8 +316,7 @@ impl Chat {
 
     fn failed(&mut self, run: &RunId, code: &str, message: &str, outbox: &Outbox) {
         let mut payload = self.payload(run, "error");
-        payload["errorMessage"] = json!(message);
-        payload["errorKind"] = json!(shapes::error_kind(code));
+        shapes::failure(&mut payload, code, message);
         outbox.event("chat", &payload, Weight::Fact);
     }
 

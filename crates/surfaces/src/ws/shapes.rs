@@ -1,6 +1,7 @@
 //! JSON shapes of the gateway protocol that several methods and events share.
 
 use quell_engine::clock::Clock;
+use quell_kernel::turn::REFUSED;
 use quell_protocol::api::{HistoryMessage, RunResult, RunView, SessionRow};
 use quell_protocol::approval::ApprovalRow;
 use quell_protocol::{AgentId, Verdict};
@@ -22,10 +23,17 @@ pub(super) fn assistant(text: &str) -> Value {
     json!({"role": "assistant", "content": [{"type": "text", "text": text}]})
 }
 
-/// `errorKind` of a failure's code.
-pub(super) fn error_kind(code: &str) -> &'static str {
+/// A failure with this code, on top of what an event says. `errorKind` is one of five words, for clients check it against the
+/// protocol's schema; what has none of them, such as pictures that a model does not take, is told apart by `errorDetail`.
+pub(super) fn failure(event: &mut Value, code: &str, message: &str) {
+    event["errorMessage"] = json!(message);
+    event["errorKind"] = json!(error_kind(code));
+    event["errorDetail"] = json!({"providerRuntimeFailureKind": code});
+}
+
+fn error_kind(code: &str) -> &'static str {
     match code {
-        "refusal" => "refusal",
+        REFUSED => "refusal",
         "timed_out" => "timeout",
         "rate_limit" => "rate_limit",
         "context_overflow" => "context_length",
@@ -140,4 +148,26 @@ pub(super) fn outcome(run: &RunView) -> Value {
         answer["loopCount"] = json!(loop_count);
     }
     answer
+}
+
+#[cfg(test)]
+mod tests {
+    use quell_kernel::turn::VISION;
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case(REFUSED, "refusal")]
+    #[case("timed_out", "timeout")]
+    #[case("rate_limit", "rate_limit")]
+    #[case("context_overflow", "context_length")]
+    #[case(VISION, "unknown")]
+    #[case("store", "unknown")]
+    fn a_failure_has_one_of_the_five_kinds_of_the_protocol_and_its_own_code(#[case] code: &str, #[case] kind: &str) {
+        let mut event = json!({"state": "error"});
+        failure(&mut event, code, "why");
+        let detail = json!({"providerRuntimeFailureKind": code});
+        assert_eq!(event, json!({"state": "error", "errorMessage": "why", "errorKind": kind, "errorDetail": detail}));
+    }
 }

@@ -87,7 +87,8 @@ async fn a_failure_is_an_error_with_its_kind() {
     let mut client = Client::operator(&house, &house.token).await;
     client.call("chat.send", message("s", "hello", "r1")).await;
     let error = client.event_with("chat", "state", "error").await;
-    assert!(error["errorMessage"].is_string() && error["errorKind"].is_string(), "{error}");
+    assert!(error["errorMessage"].is_string() && error["errorKind"] == "unknown", "{error}");
+    assert_eq!(error["errorDetail"], json!({"providerRuntimeFailureKind": "model_error"}));
     let waited = client.call("agent.wait", json!({"runId": "r1"})).await;
     assert_eq!(
         (&waited["status"], &waited["success"], &waited["cancelled"]),
