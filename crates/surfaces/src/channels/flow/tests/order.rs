@@ -1,7 +1,12 @@
 //! Order, fairness, interruption and what a repeat is worth.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, ready};
+use quell_engine::hooks::{LifecycleHook, MessageAnswer};
+use quell_protocol::hook::{HookBody, HookEvent};
 use quell_testkit::model::{Behaviour, Stream};
 use serde_json::Value;
 
@@ -158,6 +163,48 @@ async fn a_message_with_files_steers_nothing_and_is_answered_with_them() {
     house.paper.wait_for("the second answer", |page| page.says("Second.")).await;
     let said = users(&house.model.request(1).arrived().await.body);
     assert!(said.last().unwrap().contains("notes.txt]"), "{said:?}");
+    house.close().await;
+}
+
+/// Hides what is secret from the model.
+struct Discreet;
+
+impl LifecycleHook for Discreet {
+    fn name(&self) -> &str {
+        "discreet"
+    }
+
+    fn wants(&self, event: HookEvent) -> bool {
+        event == HookEvent::MessageReceived
+    }
+
+    fn on_message_received<'a>(&'a self, body: &'a HookBody) -> BoxFuture<'a, MessageAnswer> {
+        let hidden = body.message.as_ref().unwrap().content.replace("4711", "[hidden]");
+        ready(MessageAnswer::Content(hidden)).boxed()
+    }
+}
+
+/// It joined the run at work past the hooks.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_that_hooks_want_to_see_steers_nothing_and_is_answered_as_they_left_it() {
+    let house = House::with("on_busy = \"steer\"", |config| config.lifecycle.push(Arc::new(Discreet))).await;
+    let call = Stream::new().wait_for("more").tool_call("c1", "recall", &serde_json::json!({"query": "x"}));
+    house.model.script(call).script(Behaviour::text("First.")).script(Behaviour::text("Second."));
+    house.paper.say("ann", "first");
+    house.model.request(0).arrived().await;
+    house.paper.say("ann", "my number is 4711");
+    house.paper.wait_for("both", |page| page.told == 2).await;
+    while house.engine.active_runs().len() < 2 {
+        tokio::task::yield_now().await;
+    }
+    house.model.open_gate("more");
+    house.paper.wait_for("both answers", |page| page.texts() == ["First.", "Second."]).await;
+    let requests = house.model.seen();
+    let last = users(&requests[2].body);
+    assert!(last.last().unwrap().ends_with("my number is [hidden]"), "{last:?}");
+    for request in &requests {
+        assert!(!request.body.to_string().contains("4711"), "no model was told: {:#}", request.body);
+    }
     house.close().await;
 }
 
