@@ -130,13 +130,13 @@ fn tell_when_settled(channels: &Channels, extra: &Extra, stop: Stop) {
     channels.scope().spawn(async move {
         let _keep = keep;
         stop.settled().await;
-        for ticket in &stop.tickets {
-            let cell = ticket.cell();
-            let told = cell.run.parent.is_none() && stop.aborted.contains(&cell.run.id);
-            let Some(receipt) = cell.receipt().filter(|receipt| told && !receipt.resources.is_empty()) else {
-                continue;
-            };
-            extra.channel.outlet.say_of_stop(&extra.place, words::settled(&receipt));
+        let told = stop.tickets.iter().map(Ticket::cell).filter(|cell| {
+            let run = &cell.run;
+            run.parent.is_none() && stop.aborted.contains(&run.id)
+        });
+        let receipts = told.filter_map(|cell| cell.receipt()).filter(|receipt| !receipt.resources.is_empty());
+        for text in words::all_settled(&receipts.collect::<Vec<_>>()) {
+            extra.channel.outlet.say_of_stop(&extra.place, text);
         }
     });
 }

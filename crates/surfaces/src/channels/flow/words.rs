@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use quell_kernel::channel::sanitise::{self, Narration, Rules, Why, finished};
 use quell_protocol::receipt::line::receipt_line;
+use quell_protocol::words::{count, millis};
 use quell_protocol::{Receipt, StopReason, Verdict};
 
 pub(super) const CROWDED: &str =
@@ -18,6 +19,9 @@ pub(super) const PROTOCOL_ONLY: &str =
 pub(super) const RESTARTED: &str = "⚠️ Quell was restarted before this was answered. Ask again.";
 pub(super) const FILES: &str = "(see below)";
 pub(super) const WITHHELD: &str = "(This answer was kept back.)";
+
+/// So many receipts of one stop are told one by one.
+const MOST_RECEIPTS: usize = 3;
 
 const TIMED_OUT: &str = "⚠️ Request timed out before it was finished. Ask again, or ask for less at once.";
 const TOO_LONG: &str = "⚠️ Context window exceeded: the conversation is too long for the model. Ask again, or begin a new one \
@@ -41,6 +45,35 @@ pub(super) fn stopping(runs: usize, withdrawn: usize) -> String {
 /// What is said when a stop has settled.
 pub(super) fn settled(receipt: &Receipt) -> String {
     format!("⏹ {}", receipt_line(receipt))
+}
+
+/// The same of all that it ended: one message for each, and of more than a few one that sums them up.
+pub(super) fn all_settled(receipts: &[Receipt]) -> Vec<String> {
+    if receipts.len() <= MOST_RECEIPTS {
+        return receipts.iter().map(settled).collect();
+    }
+    let slowest = receipts.iter().filter_map(|receipt| receipt.settled_at.ms).reduce(f64::max);
+    let slowest = slowest.map(|ms| format!(", the slowest in {}", millis(ms)));
+    let mut parts = vec![format!("⏹ {} requests stopped{}", receipts.len(), slowest.unwrap_or_default())];
+    let left = ids(receipts, |receipt| !receipt.leftovers.is_empty());
+    parts.push(match left.len() {
+        0 => "all processes dead, nothing left open".to_owned(),
+        some => format!("⚠️ {some} left something behind: {}", left.join(", ")),
+    });
+    let lost = ids(receipts, |receipt| !receipt.turn.recorded);
+    parts.push(match lost.len() {
+        0 => "all histories valid".to_owned(),
+        some => format!("⚠️ {} not recorded: {}", count(some as u64, "history", "histories"), lost.join(", ")),
+    });
+    if !(left.is_empty() && lost.is_empty()) {
+        parts.push("`quell runs show ID` has the details".to_owned());
+    }
+    vec![parts.join(" · ")]
+}
+
+/// The runs of which this is so.
+fn ids(receipts: &[Receipt], is_so: impl Fn(&Receipt) -> bool) -> Vec<&str> {
+    receipts.iter().filter(|receipt| is_so(receipt)).map(|receipt| receipt.run_id.as_str()).collect()
 }
 
 /// What is said at the end of a run that has no answer; nothing when whoever ended it says it, or knows.
@@ -114,4 +147,53 @@ pub(super) fn tool(tool: &str, arguments: &serde_json::Value) -> String {
     let shown = ["command", "query", "path", "url"].iter().find_map(|key| arguments.get(key)?.as_str());
     let shown = shown.map_or_else(|| arguments.to_string(), str::to_owned);
     format!("🔧 `{tool}`: {}", quell_protocol::words::one_line(&shown, 200))
+}
+
+#[cfg(test)]
+mod tests {
+    use quell_protocol::receipt::{Instant, Rung, TurnRecord, Usage};
+    use quell_protocol::{Leftover, ResourceKind, RunId};
+
+    use super::*;
+
+    /// Of a run that was stopped within so many milliseconds.
+    fn receipt(number: u32, ms: f64) -> Receipt {
+        Receipt {
+            run_id: RunId::parse(format!("paper:{number}")).unwrap(),
+            verdict: Verdict::Aborted { reason: StopReason::Command, by: None },
+            requested_at: None,
+            delivered_at: None,
+            settled_at: Instant { at: "2026-01-02T03:04:05.000000Z".to_owned(), ms: Some(ms) },
+            rung: Rung::Cancel,
+            resources: Vec::new(),
+            leftovers: Vec::new(),
+            usage: Usage::default(),
+            turn: TurnRecord { recorded: true },
+        }
+    }
+
+    #[test]
+    fn few_receipts_are_told_one_by_one_and_many_are_summed_up() {
+        let receipts: Vec<Receipt> =
+            [12.0, 1_400.0, 7.0, 30.0].into_iter().zip(1..).map(|(ms, n)| receipt(n, ms)).collect();
+        assert_eq!(all_settled(&[]), Vec::<String>::new());
+        let few = all_settled(&receipts[..3]);
+        assert!(few.len() == 3 && few[1].starts_with("⏹ stopped in 1.4 s"), "{few:?}");
+        let all =
+            "⏹ 4 requests stopped, the slowest in 1.4 s · all processes dead, nothing left open · all histories valid";
+        assert_eq!(all_settled(&receipts), [all]);
+    }
+
+    #[test]
+    fn what_is_not_as_it_should_be_is_named_among_many() {
+        let mut receipts: Vec<Receipt> = (1..=5).map(|number| receipt(number, 5_000.0)).collect();
+        for number in [1, 3] {
+            receipts[number].leftovers =
+                vec![Leftover { kind: ResourceKind::Process, name: "pid 4242 (sudo)".to_owned() }];
+        }
+        receipts[0].turn.recorded = false;
+        let said = "⏹ 5 requests stopped, the slowest in 5 s · ⚠️ 2 left something behind: paper:2, paper:4 · \
+                    ⚠️ 1 history not recorded: paper:1 · `quell runs show ID` has the details";
+        assert_eq!(all_settled(&receipts), [said]);
+    }
 }

@@ -117,6 +117,28 @@ async fn nobody_stops_what_another_asked_for_but_an_operator_stops_all() {
     house.close().await;
 }
 
+/// Each run had a message of its own, and of a busy channel the last ones were dropped.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_of_many_runs_is_told_in_one_message() {
+    let house = House::open().await;
+    let senders = ["ann", "bob", "eve", "joe", "kim"];
+    for sender in senders {
+        house.model.script(Behaviour::silent_mid_stream("hm"));
+        house.paper.say(sender, "go");
+    }
+    for request in 0..senders.len() {
+        house.model.request(request).streaming().await;
+    }
+    house.paper.say("root", "/stop all");
+    let summed_up = |text: &&str| text.starts_with("⏹ 5 requests stopped, the slowest in ");
+    let page = house.paper.wait_for("the end", |page| page.texts().iter().any(summed_up)).await;
+    let texts = page.texts();
+    let said = texts.iter().find(|text| summed_up(text)).unwrap();
+    assert!(said.ends_with(" · all processes dead, nothing left open · all histories valid"), "{said}");
+    assert!(texts.contains(&"Stopping 5 requests.") && !page.says("⏹ stopped in"), "{texts:?}");
+    house.close().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_that_is_not_for_the_account_is_heard_for_its_stop_word_alone() {
     let house = House::open().await;
