@@ -11,7 +11,7 @@ use quell_protocol::{By, RunId, SessionKey};
 
 use super::{Caller, Deed, Engine, Got, NotMade};
 use crate::cell::Notice;
-use crate::scope::Scope;
+use crate::scope::{Point, Scope};
 use crate::store::{Deleted, StoreError};
 use crate::tools::attachment::remove_attachments;
 
@@ -195,15 +195,17 @@ impl Engine {
         let roll = self.inner().workshop.society.roll();
         let workdirs: BTreeSet<PathBuf> = roll.values().map(|agent| agent.workdir.clone()).collect();
         let key = key.clone();
-        let removing = self.inner().runs.tasks().spawn_blocking(move || {
+        let scope = Scope::new(self.inner().clock, self.inner().config.probe.clone());
+        let removing = scope.blocking(Point::Blocking, "files of a deleted session", move |_| {
             for workdir in workdirs {
                 if let Err(error) = remove_attachments(&workdir, &key) {
                     tracing::error!(session = %key, workdir = %workdir.display(), %error, "files of a deleted session stay");
                 }
             }
         });
-        // waits: no run does.
+        // waits: no run does, and nobody cancels it.
         let _ = removing.await;
+        scope.close().await;
     }
 
     /// Stops everything of a session, unless something there is not the caller's to stop, and once more what came in while

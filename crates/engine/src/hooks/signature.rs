@@ -31,7 +31,6 @@ impl Signer {
     }
 
     /// Puts an event, which is the same as another one with its id, into a request, signed now.
-    #[must_use]
     pub fn seal(&self, request: RequestBuilder, (event, id): (&str, &str), body: String) -> RequestBuilder {
         let timestamp = Clock::wall_seconds().to_string();
         request
@@ -98,6 +97,7 @@ mod tests {
     fn what_is_sealed_is_known_to_whoever_has_the_secret() {
         let signer = Signer::new(&"a secret of sixteen".to_owned().into());
         let _ = rustls::crypto::ring::default_provider().install_default();
+        #[expect(clippy::disallowed_methods, reason = "this request is never sent")]
         let request = reqwest::Client::new().post("http://127.0.0.1:9/");
         let sealed = signer.seal(request, ("ping", "d1"), "{}".to_owned()).build().unwrap();
         let header = |name: &str| sealed.headers()[name].to_str().unwrap();
