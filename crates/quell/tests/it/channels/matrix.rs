@@ -93,6 +93,7 @@ async fn answers_grow_and_are_stopped_and_interrupted() {
     let mut scene = Scene::open().await;
     an_answer_grows_in_one_message_and_is_signed(&mut scene).await;
     a_stop_ends_the_run_and_says_so(&mut scene).await;
+    a_conversation_goes_on_in_the_room_that_replaces_its_own(&mut scene).await;
     let mut scene = scene.with_another("interrupt_on_new_message = true").await;
     a_new_message_interrupts(&mut scene).await;
 }
@@ -148,6 +149,20 @@ async fn a_stop_ends_the_run_and_says_so(scene: &mut Scene) {
     scene.house.model.assert_histories_valid();
     let request = scene.house.model.request(2).arrived().await;
     assert!(request.body.to_string().contains("was stopped on purpose by the user"), "{}", request.body);
+}
+
+async fn a_conversation_goes_on_in_the_room_that_replaces_its_own(scene: &mut Scene) {
+    let room = serde_json::json!({"preset": "public_chat", "invite": [scene.quell], "room_version": "11"});
+    scene.room = scene.alice.create_room_with(room).await;
+    scene.house.model.script(Behaviour::text("In the old one."));
+    scene.say("where are you?").await;
+    scene.sees_answers(&["In the old one."]).await;
+    scene.room = scene.alice.upgrade(&scene.room, "12").await;
+    let quell = scene.quell.clone();
+    scene.sees("the agent in the new room", |room| room.members.contains(&quell)).await;
+    scene.house.model.script(Behaviour::text("In the new one."));
+    scene.say("and now?").await;
+    scene.sees_answers(&["In the new one."]).await;
 }
 
 async fn a_new_message_interrupts(scene: &mut Scene) {

@@ -12,7 +12,7 @@ use url::Url;
 
 use super::events::{Page, Sync};
 use super::fault::Fault;
-use super::settings::{Settings, is_id};
+use super::settings::{Settings, is_id, server_of};
 use crate::channels::seam::Trouble;
 use crate::channels::wire::http::{self, Answer};
 
@@ -27,23 +27,23 @@ const RELATIONS: &str = "100";
 /// How many events of a gap are asked for at once.
 const GAP_PAGE: &str = "100";
 
-/// What polls ask for: messages and who comes and goes, with the names of those who write. Names are told each time, because the
+/// What polls ask for: messages, who comes and goes, and which rooms are replaced, with the names of those who write. Names are told each time, because the
 /// server cannot know what was forgotten here by a restart.
 const NEWS: &str = concat!(
     r#"{"presence":{"types":[]},"account_data":{"types":[]},"room":{"account_data":{"types":[]},"ephemeral":{"types":[]},"#,
-    r#""state":{"types":["m.room.member"],"lazy_load_members":true,"include_redundant_members":true},"#,
-    r#""timeline":{"types":["m.room.message","m.room.encrypted","m.room.member"],"limit":20}}}"#,
+    r#""state":{"types":["m.room.member","m.room.tombstone"],"lazy_load_members":true,"include_redundant_members":true},"#,
+    r#""timeline":{"types":["m.room.message","m.room.encrypted","m.room.member","m.room.tombstone"],"limit":20}}}"#,
 );
 
-/// What the first look asks for: which rooms there are, and how many are in each.
+/// What the first look asks for: which rooms there are, how many are in each, and which were replaced.
 const SURVEY: &str = concat!(
     r#"{"presence":{"types":[]},"account_data":{"types":[]},"room":{"account_data":{"types":[]},"ephemeral":{"types":[]},"#,
-    r#""state":{"types":[],"lazy_load_members":true},"timeline":{"types":[],"limit":1}}}"#,
+    r#""state":{"types":["m.room.tombstone"],"lazy_load_members":true},"timeline":{"types":[],"limit":1}}}"#,
 );
 
 /// What is asked for where a poll has left something out.
 const GAP: &str = concat!(
-    r#"{"types":["m.room.message","m.room.encrypted","m.room.member"],"#,
+    r#"{"types":["m.room.message","m.room.encrypted","m.room.member","m.room.tombstone"],"#,
     r#""lazy_load_members":true,"include_redundant_members":true}"#,
 );
 
@@ -121,11 +121,10 @@ impl Api {
         self.ask(self.get(&["v3", "rooms", room, "messages"], &query), SOON).await
     }
 
-    /// Joins a room by its id or alias.
-    pub(super) async fn join(&self, room: &str) -> Result<(), Fault> {
-        // A server that knows nothing of the room asks the one in its name.
-        let server = room.split_once(':').map(|(_, server)| server);
-        let via: Vec<_> = server.into_iter().flat_map(|server| [("via", server), ("server_name", server)]).collect();
+    /// Joins a room by its id or alias. A server that knows nothing of the room asks the one in its name, or these.
+    pub(super) async fn join(&self, room: &str, known_to: &[String]) -> Result<(), Fault> {
+        let servers = server_of(room).into_iter().chain(known_to.iter().map(String::as_str));
+        let via: Vec<_> = servers.flat_map(|server| [("via", server), ("server_name", server)]).collect();
         let request = self.request(Method::POST, &["v3", "join", room], &via).json(&json!({}));
         self.ask::<Value>(request, LATE).await.map(drop)
     }

@@ -11,12 +11,12 @@ const MOST_TRIES: usize = 5;
 /// So many rooms are remembered that were told that they cannot be read.
 const MOST_TOLD: usize = 10_000;
 
-/// Joins a room, by its id or alias.
+/// Joins a room, by its id or alias. These servers know it, besides the one in its name.
 ///
 /// # Cancel safety
 /// A dropped call may or may not have joined it.
-pub(super) async fn join(matrix: &Matrix, room: String) {
-    match try_to_join(matrix, &room).await {
+pub(super) async fn join(matrix: &Matrix, room: String, known_to: Vec<String>) {
+    match try_to_join(matrix, &room, &known_to).await {
         Ok(()) => tracing::info!(channel = matrix.channel, room, "joined"),
         Err(error) => {
             tracing::warn!(channel = matrix.channel, room, %error, "the room cannot be joined; invite the account there");
@@ -24,14 +24,14 @@ pub(super) async fn join(matrix: &Matrix, room: String) {
     }
 }
 
-async fn try_to_join(matrix: &Matrix, room: &str) -> Result<(), Fault> {
+async fn try_to_join(matrix: &Matrix, room: &str, known_to: &[String]) -> Result<(), Fault> {
     for _ in 1..MOST_TRIES {
-        match matrix.api.join(room).await {
+        match matrix.api.join(room, known_to).await {
             Err(Fault::Busy(after)) => tokio::time::sleep(after).await,
             answer => return answer,
         }
     }
-    matrix.api.join(room).await
+    matrix.api.join(room, known_to).await
 }
 
 /// True once for each room that is encrypted.

@@ -10,6 +10,8 @@ use serde::de::IgnoredAny;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use super::settings::is_id;
+
 /// An answer of `/sync`.
 #[derive(Debug, Deserialize)]
 pub(super) struct Sync {
@@ -180,6 +182,13 @@ impl Page {
 }
 
 impl Event {
+    /// The room that has taken the place of this one (client-server API: room upgrades).
+    pub(super) fn replacement(&self) -> Option<&str> {
+        let is_tombstone = self.kind == "m.room.tombstone" && self.state_key.as_deref() == Some("");
+        let room = self.content["replacement_room"].as_str().filter(|_| is_tombstone)?;
+        (is_id(room, '!') && is_id(&self.sender, '@')).then_some(room)
+    }
+
     /// Whose membership this event changes, and how.
     pub(super) fn membership(&self) -> Option<(&str, Membership)> {
         let member = self.state_key.as_deref().filter(|_| self.kind == "m.room.member")?;

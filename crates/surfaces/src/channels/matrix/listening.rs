@@ -17,6 +17,7 @@ use super::gaps::{Gap, Gaps, Whole};
 use super::hearing::{Hearing, begin};
 use super::keeper::Keeper;
 use super::rooms::Rooms;
+use super::settings::server_of;
 use crate::channels::seam::{Ear, Lost, Own};
 
 /// So many chores may wait: anybody may invite, as often as they like.
@@ -87,7 +88,11 @@ impl Listening<'_> {
         }
         self.take_invitations(survey);
         for room in self.matrix.settings.join.iter().filter(|room| !self.rooms.contains(room)) {
-            self.chores.push(join(self.matrix, room.clone()).boxed());
+            self.chores.push(join(self.matrix, room.clone(), Vec::new()).boxed());
+        }
+        // What was replaced while nobody listened, or could not be followed the last time.
+        for (id, joined) in &survey.rooms.join {
+            self.follow(id, &joined.state.read());
         }
     }
 
@@ -113,6 +118,7 @@ impl Listening<'_> {
         news.rooms.leave.keys().for_each(|id| self.rooms.forget(id));
         for (id, joined) in &news.rooms.join {
             let is_new = self.rooms.learn(id, joined);
+            self.follow(id, &joined.state.read());
             let events = joined.timeline.read();
             let was_member = !is_new && begin(&events, &self.own.id).is_none();
             match &joined.timeline.prev_batch {
@@ -149,6 +155,7 @@ impl Listening<'_> {
 
     /// Hears what was written since the account came.
     fn hear(&mut self, id: &str, events: &[Event]) {
+        self.follow(id, events);
         let hearing = Hearing { own: &self.own, mention_only: self.matrix.settings.mention_only };
         let room = self.rooms.of(id);
         events.iter().for_each(|event| room.learn(event));
@@ -173,7 +180,32 @@ impl Listening<'_> {
             } else if self.chores.len() >= MOST_CHORES {
                 tracing::warn!(channel, room, inviter, "too many invitations at once: this one is not accepted");
             } else {
-                self.chores.push(join(self.matrix, room.clone()).boxed());
+                self.chores.push(join(self.matrix, room.clone(), Vec::new()).boxed());
+            }
+        }
+    }
+
+    /// Goes into the room that has taken the place of another one, on the word of somebody who may invite the account.
+    fn follow(&mut self, old: &str, events: &[Event]) {
+        let (matrix, channel) = (self.matrix, &self.matrix.channel);
+        for event in events {
+            let Some(new) = event.replacement().filter(|new| !self.rooms.contains(new)) else { continue };
+            let sender = &event.sender;
+            if !matrix.settings.follows(sender, old, new) {
+                tracing::info!(
+                    channel,
+                    old,
+                    new,
+                    sender,
+                    "a room was replaced by somebody not in allow: it is not followed"
+                );
+            } else if self.chores.len() >= MOST_CHORES {
+                tracing::warn!(channel, old, new, "too many rooms at once: this one is not followed");
+            } else {
+                tracing::info!(channel, old, new, "the room was replaced; the account goes into the new one");
+                // The id of a newer room names no server: the sender's knows it.
+                let known_to = server_of(sender).map(str::to_owned).into_iter().collect();
+                self.chores.push(join(matrix, new.to_owned(), known_to).boxed());
             }
         }
     }

@@ -52,10 +52,21 @@ impl Settings {
         })
     }
 
+    /// Whether a room is followed into the one that somebody has put in its place: as if they had invited the account there. Who
+    /// named the room itself has said that the account is to be in it, whoever rules there.
+    pub(super) fn follows(&self, sender: &str, old: &str, new: &str) -> bool {
+        self.welcomes(sender, new) || self.join.iter().any(|id| id == old)
+    }
+
     /// Whether an invitation into a room is accepted.
     pub(super) fn welcomes(&self, inviter: &str, room: &str) -> bool {
         self.allow.iter().any(|allowed| allowed == "*" || allowed == inviter) || self.join.iter().any(|id| id == room)
     }
+}
+
+/// The server in an id.
+pub(super) fn server_of(id: &str) -> Option<&str> {
+    id.split_once(':').map(|(_, server)| server).filter(|server| !server.is_empty())
 }
 
 /// A set key that means nothing here.
@@ -96,16 +107,12 @@ fn token_from(config: &ChannelConfig) -> String {
 
 /// `@name:server`. What names may hold has changed over time, so that no more is asked (Matrix specification: user identifiers).
 fn is_user(id: &str) -> bool {
-    is_id(id, '@') && has_server(id)
+    is_id(id, '@') && server_of(id).is_some()
 }
 
 /// `!id`, with a server in older rooms, or `#alias:server`.
 fn is_room(id: &str) -> bool {
-    is_id(id, '!') || is_id(id, '#') && has_server(id)
-}
-
-fn has_server(id: &str) -> bool {
-    id.split_once(':').is_some_and(|(_, server)| !server.is_empty())
+    is_id(id, '!') || is_id(id, '#') && server_of(id).is_some()
 }
 
 /// Whether this can be an id of the kind that begins so (Matrix specification: common identifier format, 255 bytes at the most).

@@ -117,6 +117,18 @@ impl MatrixPerson {
         self.call(Method::POST, &["v3", "join", room], json!({})).await;
     }
 
+    /// Replaces a room by a new one of this version, and answers the id of that.
+    ///
+    /// # Cancel safety
+    /// A dropped call may or may not have been carried out.
+    ///
+    /// # Panics
+    /// When the server refuses.
+    pub async fn upgrade(&self, room: &str, version: &str) -> String {
+        let wishes = json!({"new_version": version});
+        field(&self.call(Method::POST, &["v3", "rooms", room, "upgrade"], wishes).await, "replacement_room")
+    }
+
     /// Writes into a room, and answers the id of the message.
     ///
     /// # Cancel safety

@@ -275,3 +275,44 @@ async fn says_that_it_cannot_read(cast: &mut Cast, ear: &RecordingEar) {
     assert_eq!(notices.len(), 1, "{notices:?}");
     assert!(notices[0].starts_with("This room is encrypted"), "{notices:?}");
 }
+
+#[tokio::test]
+async fn the_account_goes_on_in_the_room_that_replaces_another() {
+    if is_skipped() {
+        return;
+    }
+    let cast = Cast::meet().await;
+    let own = cast.quell.id().to_owned();
+    let Cast { server, mut alice, quell } = cast;
+    let open = alice.create_room_with(json!({"preset": "public_chat", "invite": [own], "room_version": "11"})).await;
+    let closed = alice.create_room(&[&own]).await;
+    let matrix = matrix(&server.base_url(), quell.token(), json!({"allow": [alice.id()]}));
+    let ear = RecordingEar::new();
+    let next = while_listening(&matrix, &ear, async {
+        for room in [&open, &closed] {
+            alice.wait_for("the account", |view| view.room(room).members.contains(&own)).await;
+        }
+        // A room of version 12 names no server in its id.
+        let next = alice.upgrade(&open, "12").await;
+        alice.wait_for("the account in the next room", |view| view.room(&next).members.contains(&own)).await;
+        alice.say(&next, "and here?").await;
+        assert_eq!(hears(&ear, "and here?").await.place, place(&next));
+        // Into a closed one it is invited, before or after it has seen that there is one.
+        let next_closed = alice.upgrade(&closed, "11").await;
+        alice.invite(&next_closed, &own).await;
+        alice.wait_for("the account in it", |view| view.room(&next_closed).members.contains(&own)).await;
+        alice.say(&next_closed, "and in private?").await;
+        assert_eq!(hears(&ear, "and in private?").await.place, place(&next_closed));
+        next
+    })
+    .await;
+    // Nobody listens, and where listening had come to is lost.
+    let last = alice.upgrade(&next, "12").await;
+    let later = RecordingEar::new();
+    while_listening(&matrix, &later, async {
+        alice.wait_for("the account in the last room", |view| view.room(&last).members.contains(&own)).await;
+        alice.say(&last, "still there?").await;
+        hears(&later, "still there?").await;
+    })
+    .await;
+}

@@ -262,6 +262,57 @@ async fn joining_holds_up_nobody() {
     assert!(server.count("/join/") >= 2, "an invitation is found again by the next connection");
 }
 
+fn tombstone(sender: &str, new: Value) -> Value {
+    json!({
+        "type": "m.room.tombstone", "event_id": "$end", "sender": sender, "state_key": "",
+        "content": {"body": "This room has been replaced", "replacement_room": new},
+    })
+}
+
+/// A room that was replaced was silent for good until somebody invited the account into the new one.
+#[tokio::test]
+async fn a_room_is_followed_only_on_the_word_of_somebody_who_may_invite() {
+    let (server, matrix) = homeserver().await;
+    let ear = RecordingEar::new();
+    let mut no_state = tombstone("@alice:quell.test", json!("!no-state"));
+    no_state.as_object_mut().unwrap().remove("state_key");
+    let events = [
+        tombstone("@mallory:quell.test", json!("!lair")),
+        tombstone("@alice:quell.test", json!("#alias:quell.test")),
+        tombstone("@alice:quell.test", json!(5)),
+        tombstone("@alice:quell.test", json!(ROOM)),
+        no_state,
+        tombstone("@alice:quell.test", json!("!next-of-version-12")),
+        said(1),
+    ];
+    server.answer("/sync", survey()).answer("since=s0", poll("s1", json!({"events": events})));
+    let joined = json!({"room_id": "!next-of-version-12"});
+    server.answer("/join/", Reply::Json(200, joined));
+    server
+        .during(while_listening(&matrix, &ear, async {
+            let join = server.called("/join/").await.line;
+            assert!(join.contains("/join/!next-of-version-12?via=quell.test&server_name=quell.test"), "{join}");
+            server.called("since=s1").await;
+        }))
+        .await;
+    assert_eq!((server.count("/join/"), ear.state().texts()), (1, vec!["message 1"]));
+}
+
+#[rstest]
+#[case::by_somebody_who_may_invite(json!({"allow": ["@alice:quell.test"]}), "@alice:quell.test")]
+#[case::of_a_room_that_was_asked_for(json!({"join": [ROOM]}), "@mallory:quell.test")]
+#[case::by_one_that_was_asked_for(json!({"join": ["!next:far.test"]}), "@mallory:quell.test")]
+#[tokio::test]
+async fn a_room_that_was_replaced_while_nobody_listened_is_followed_later(#[case] wishes: Value, #[case] sender: &str) {
+    let server = Homeserver::start().await;
+    let matrix = matrix(&server.base_url(), "token", wishes);
+    let replaced = json!({"state": {"events": [tombstone(sender, json!("!next:far.test"))]}});
+    let survey = json!({"next_batch": "s0", "rooms": {"join": {ROOM: replaced}}});
+    server.answer("/sync", Reply::Json(200, survey));
+    let wait = server.called("/join/!next:far.test?via=far.test");
+    server.during(while_listening(&matrix, &RecordingEar::new(), wait)).await;
+}
+
 /// An ear whose database is stuck.
 struct StuckEar(RecordingEar);
 
