@@ -8,6 +8,7 @@ mod operations;
 mod remembered;
 mod slack;
 mod telegram;
+mod webhook;
 
 use std::time::Duration;
 

@@ -18,6 +18,7 @@ mod config;
 mod crash;
 mod demo;
 mod doors;
+mod examples;
 mod harness;
 mod hooks;
 mod http;

@@ -3,30 +3,18 @@
 
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
-use std::process::Stdio;
 
 use quell_engine::hooks::{Happening, MessageAnswer};
 use quell_testkit::daemon::{Daemon, Home};
 use serde_json::{Value, json};
-use tokio::io::{AsyncBufReadExt, BufReader};
 
 use super::messages::message;
 use super::receiver::SECRET;
 use crate::cli::exe;
-use crate::harness::{Claim, PATIENCE};
-use crate::node;
+use crate::examples::{Python, blocks, skips_python};
+use crate::harness::Claim;
 
 const PAGE: &str = include_str!("../../../../../docs/hooks.md");
-
-/// The first block of this language.
-fn example(language: &str) -> &'static str {
-    examples(language).next().unwrap()
-}
-
-fn examples(language: &str) -> impl Iterator<Item = &'static str> {
-    let blocks = PAGE.split(&format!("```{language}\n")).skip(1).collect::<Vec<_>>();
-    blocks.into_iter().map(|rest| rest.split_once("```").unwrap().0)
-}
 
 async fn made(daemon: &Daemon, user: &str, chat: &str) -> (u16, Value) {
     let asked = json!({"userId": user, "chatId": chat, "provider": "demo", "model": "demo"});
@@ -39,7 +27,7 @@ async fn the_command_that_refuses_does_what_the_page_says() {
     let _claim = Claim::shared().await;
     let home = Home::new("");
     let script = home.config().with_file_name("may-create");
-    std::fs::write(&script, example("sh")).unwrap();
+    std::fs::write(&script, blocks(PAGE, "sh")[0]).unwrap();
     std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
     std::fs::write(home.config(), format!("[hooks]\non_create = {}\n", json!(script))).unwrap();
     let daemon = home.start(exe()).await;
@@ -62,13 +50,11 @@ async fn the_receiver_in_python_does_what_the_page_says() {
     }
     let _claim = Claim::shared().await;
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    assert!(example("python").contains("8099"));
-    let program = example("python").replace("8099", &port.to_string());
-    let mut python = node::command("python3");
-    python.args(["-c", &program]).env("QUELL_HOOK_SECRET", SECRET).stdout(Stdio::piped());
-    let needs = "this test needs python3; install it, or leave it out with QUELL_SKIP_PYTHON=1";
-    let mut receiver = python.spawn().unwrap_or_else(|error| panic!("{needs} ({error})"));
-    let mut printed = BufReader::new(receiver.stdout.take().unwrap()).lines();
+    let program = blocks(PAGE, "python")[0];
+    assert!(program.contains("8099"));
+    let mut receiver = Python::start(&program.replace("8099", &port.to_string()), |python| {
+        python.env("QUELL_HOOK_SECRET", SECRET);
+    });
     let url = format!("http://127.0.0.1:{port}/");
     let hooks = format!(
         "[hooks]\non_create = \"{url}\"\non_run_end = \"{url}\"\nsecret_env = \"QUELL_HOOK_SECRET\"\ntimeout_ms = 20000\n"
@@ -76,8 +62,7 @@ async fn the_receiver_in_python_does_what_the_page_says() {
     let daemon = Home::new(&hooks).env("QUELL_HOOK_SECRET", SECRET).start(exe()).await;
     let sent = daemon.http().post("/api/sessions/good/runs", &json!({"text": "hello"})).await.expect_status(202);
     for expected in ["on_create good", "on_run_end good"] {
-        let line = tokio::time::timeout(PATIENCE, printed.next_line()).await.expect(expected).unwrap();
-        assert_eq!(line.as_deref(), Some(expected), "{sent}");
+        assert_eq!(receiver.line().await, expected, "{sent}");
     }
     let refused = daemon.http().post("/api/sessions/test-1/runs", &json!({"text": "hello"})).await.expect_status(202);
     let log = daemon.http().events(refused["runId"].as_str().unwrap(), 0).await.to_end().await;
@@ -95,7 +80,7 @@ async fn the_command_that_is_asked_about_messages_does_what_the_page_says() {
     }
     let file = tempfile::tempdir().unwrap();
     let script = file.path().join("discreet");
-    std::fs::write(&script, examples("python").nth(1).unwrap()).unwrap();
+    std::fs::write(&script, blocks(PAGE, "python")[1]).unwrap();
     let command = format!("python3 '{}'", script.display());
     let house = super::house(|hooks| {
         hooks.on_message_received = command.as_str().into();
@@ -118,13 +103,4 @@ async fn the_command_that_is_asked_about_messages_does_what_the_page_says() {
         assert_eq!(hooks.ask_message(answer, &scope).await, Ok(sending), "{text}");
     }
     house.close().await;
-}
-
-fn skips_python() -> bool {
-    #[expect(clippy::disallowed_methods, reason = "the one switch of a test that needs another program")]
-    let skips = std::env::var("QUELL_SKIP_PYTHON").is_ok();
-    if skips {
-        eprintln!("skipped: QUELL_SKIP_PYTHON is set");
-    }
-    skips
 }
