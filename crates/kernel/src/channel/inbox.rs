@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use quell_protocol::{ChannelMessage, InterruptionScope, RunId, SessionKey};
 
+use super::commands::Command;
 use crate::time::Moment;
 
 /// How much an inbox holds.
@@ -114,7 +115,8 @@ struct Bucket<X> {
 struct InFlight {
     channel: String,
     scope: InterruptionScope,
-    run: RunId,
+    /// None of a command: that is no request, and is seen through.
+    run: Option<RunId>,
     mark: u64,
 }
 
@@ -219,7 +221,7 @@ impl<X> Inbox<X> {
         letters.sort_by_key(|(mark, _)| *mark);
         self.count -= letters.len();
         let in_flight = self.in_flight.values().filter(|it| covered(&it.scope));
-        let in_flight = in_flight.map(|it| (it.run.clone(), it.scope.sender.clone())).collect();
+        let in_flight = in_flight.filter_map(|it| Some((it.run.clone()?, it.scope.sender.clone()))).collect();
         Withdrawn { letters: letters.into_iter().map(|(_, letter)| letter).collect(), in_flight }
     }
 
@@ -340,7 +342,8 @@ impl<X> Inbox<X> {
         let mark = letters.iter().map(|marked| marked.mark).max().unwrap_or_default();
         if let Some(Marked { letter: first, .. }) = letters.first() {
             let (channel, scope) = (first.message.channel.clone(), first.message.interruption_scope());
-            let flying = InFlight { channel, scope, run: first.run.clone(), mark };
+            let run = Command::of(&first.message.content).is_none().then(|| first.run.clone());
+            let flying = InFlight { channel, scope, run, mark };
             self.in_flight.insert(first.conversation.clone(), flying);
         }
         letters.into_iter().map(|marked| marked.letter).collect()

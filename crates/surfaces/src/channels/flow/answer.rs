@@ -180,19 +180,33 @@ impl Answer {
             sent += 1;
             self.shown.fetch_add(1, Ordering::AcqRel);
         }
-        let more = files.len().saturating_sub(MOST_FILES);
-        for file in files.into_iter().take(MOST_FILES) {
-            self.send_file((&channel, file), spot).await.map_err(|error| undelivered(error, sent, of))?;
-            sent += 1;
+        let mut not_sent = Vec::new();
+        for (number, file) in files.into_iter().enumerate() {
+            let source = file.source.clone();
+            let done = match number < MOST_FILES {
+                true => self.send_file((&channel, file), spot).await,
+                false => Err(NotSent::Refused { why: format!("{MOST_FILES} files are the most of one answer") }),
+            };
+            match done {
+                Ok(()) => sent += 1,
+                // What is wrong with one file is said, and is nothing that keeps the others back.
+                Err(NotSent::Refused { why }) => not_sent.push(words::file_not_sent(&source, &why)),
+                Err(error) => return Err(undelivered(error, sent, of)),
+            }
         }
-        match more {
-            0 => Ok(()),
-            more => Err(Undelivered::Partly {
-                sent,
-                of,
-                why: format!("{more} more files than the {MOST_FILES} that are sent"),
-            }),
+        if !not_sent.is_empty() {
+            tracing::warn!(run = %self.run, ?not_sent, "files of an answer are not sent");
+            self.say_of_files(&channel, &not_sent).await.map_err(|error| undelivered(error, sent, of))?;
         }
+        Ok(())
+    }
+
+    async fn say_of_files(&self, channel: &Channel, lines: &[String]) -> Result<(), NotSent> {
+        for (number, piece) in pieces(&lines.join("\n"), &channel.manners.form).iter().enumerate() {
+            let key = format!("{}-files-{number}", self.run);
+            send(channel, &self.place, (piece, &key), Patience::Long).await?;
+        }
+        Ok(())
     }
 
     async fn send_file(&self, (channel, file): (&Channel, Attachment), spot: Spot<'_>) -> Result<(), NotSent> {
@@ -203,15 +217,18 @@ impl Answer {
         let Some(files) = channel.network.files() else {
             return Err(refused(format!("{} takes no files", channel.name)));
         };
-        // Closed never.
-        let _one_of_few = channel.files.acquire().await;
-        let (path, folder) = (file.source.clone(), spot.workdir.to_owned());
-        let read = move |stop: &AtomicBool| read_attachment(&folder, &path, LARGEST_FILE, stop);
-        let read = spot.scope.blocking(Point::Blocking, "a file of an answer", read).await;
-        let bytes = read.map_err(|_| refused("the request was stopped".to_owned()))?.map_err(refused)?;
         let mut tried = 0;
         loop {
-            let Err(error) = files.send(&self.place, &file, bytes.clone()).await else { return Ok(()) };
+            let sent = {
+                // Closed never. Given back before a pause, and the file with it: others are not kept waiting by a network's wish.
+                let _one_of_few = channel.sending.acquire().await;
+                let (path, folder) = (file.source.clone(), spot.workdir.to_owned());
+                let read = move |stop: &AtomicBool| read_attachment(&folder, &path, LARGEST_FILE, stop);
+                let read = spot.scope.blocking(Point::Blocking, "a file of an answer", read).await;
+                let bytes = read.map_err(|_| refused("the request was stopped".to_owned()))?.map_err(refused)?;
+                files.send(&self.place, &file, bytes).await
+            };
+            let Err(error) = sent else { return Ok(()) };
             tried += 1;
             wait_after(error, tried).await?;
         }
@@ -225,7 +242,7 @@ impl Answer {
             return Err(format!("it is larger than {} MiB", LARGEST_FILE / 1024 / 1024));
         }
         // Closed never.
-        let _one_of_few = self.channel.files.acquire().await;
+        let _one_of_few = self.channel.fetching.acquire().await;
         let bytes = files.fetch(file, LARGEST_FILE).await.map_err(|error| error.to_string())?;
         let path = format!("{}/{}/{number}-{}", folder_of(spot.session), folder_name(&self.run), file_name(file));
         let workdir = spot.workdir.to_owned();

@@ -12,7 +12,7 @@ use super::outlet::Outlet;
 use crate::channels::config::{BadChannel, ChannelConfig, ChannelKind};
 use crate::channels::seam::{Manners, Network, Own};
 
-/// Files that are in memory at the same time; each may have 20 MiB.
+/// Files that come, and that go, at the same time; each may have 20 MiB.
 const FILES_AT_ONCE: usize = 8;
 
 /// A channel at work.
@@ -22,8 +22,10 @@ pub(super) struct Channel {
     pub(super) network: Arc<dyn Network>,
     pub(super) manners: Manners,
     pub(super) outlet: Outlet,
-    /// Held while a file is in memory, on its way here or there.
-    pub(super) files: Semaphore,
+    /// Held while a file comes, and is in memory.
+    pub(super) fetching: Semaphore,
+    /// Held while a file goes; apart from the other, because a run that fetches keeps the place of others.
+    pub(super) sending: Semaphore,
     /// Cancelled when it is to listen no longer.
     stopped: CancellationToken,
     /// Cancelled when it does listen no longer.
@@ -55,7 +57,8 @@ impl Channel {
             manners: network.manners(),
             network,
             outlet,
-            files: Semaphore::new(FILES_AT_ONCE),
+            fetching: Semaphore::new(FILES_AT_ONCE),
+            sending: Semaphore::new(FILES_AT_ONCE),
             stopped: CancellationToken::new(),
             ended: CancellationToken::new(),
             clock,

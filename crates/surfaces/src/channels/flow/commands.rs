@@ -1,15 +1,15 @@
 //! Commands of a conversation that no model is called for (row D5).
 
-use quell_engine::dispatch::NotMade;
+use quell_engine::dispatch::{NotMade, SessionError};
 use quell_kernel::Push;
 use quell_kernel::channel::commands::{Command, HELP};
 use quell_kernel::channel::inbox::Letter;
 use quell_kernel::registry::StopAsk;
 use quell_protocol::api::{AgentRow, Scope as Rights};
 use quell_protocol::page::SessionPatch;
-use quell_protocol::{SessionKey, StopReason, Surface};
+use quell_protocol::{ErrorCode, SessionKey, StopReason, Surface};
 
-use super::{Channels, Extra, caller};
+use super::{Channels, Extra, caller, words};
 
 /// Does what is asked, and says what came of it.
 pub(super) async fn obey(channels: &Channels, letter: &Letter<Extra>, command: Command) {
@@ -40,7 +40,7 @@ async fn use_provider(channels: &Channels, letter: &Letter<Extra>, provider: &st
     }
     let current = model_of(channels, letter).await;
     let name = current.as_deref().and_then(|model| model.split_once('/')).map(|(_, name)| name.to_owned());
-    // The models that are known of a provider are those that agents and routes name.
+    // The models that are known of a provider are those that agents name.
     let known =
         known_models(channels).into_iter().find(|model| model.split_once('/').is_some_and(|(of, _)| of == provider));
     match known.or(name.map(|name| format!("{provider}/{name}"))) {
@@ -67,7 +67,10 @@ async fn choose(channels: &Channels, letter: &Letter<Extra>, model: String) -> S
     match channels.engine().patch_session(&who(letter), &letter.conversation, patch).await {
         Ok(_) => format!("This conversation is for {model} from now on."),
         Err(NotMade::Configuration(problem)) => format!("{model} cannot be used: {problem}"),
-        Err(error) => format!("{model} was not chosen: {error}"),
+        Err(error) => {
+            tracing::warn!(session = %letter.conversation, %error, "a model was not chosen");
+            words::not_taken(error.code()).to_owned()
+        }
     }
 }
 
@@ -75,7 +78,13 @@ async fn begin_anew(channels: &Channels, letter: &Letter<Extra>) -> String {
     let ask = StopAsk { push: Push::Gentle, reason: StopReason::Command, surface: Surface::Channel };
     match channels.engine().reset_session(&who(letter), &letter.conversation, &ask).await {
         Ok(_) => "A new conversation begins.".to_owned(),
-        Err(error) => format!("The conversation could not be begun anew: {error}"),
+        Err(SessionError::SomebodyElses(_)) => {
+            "What somebody else asked for is at work in this conversation. Wait for it, or ask an operator.".to_owned()
+        }
+        Err(error @ SessionError::Store(_)) => {
+            tracing::error!(session = %letter.conversation, %error, "a conversation was not begun anew");
+            words::not_taken(ErrorCode::StoreUnavailable).to_owned()
+        }
     }
 }
 
@@ -109,5 +118,6 @@ fn known_models(channels: &Channels) -> Vec<String> {
 }
 
 fn who(letter: &Letter<Extra>) -> quell_engine::dispatch::Caller {
-    caller(&letter.message.channel, &letter.message.sender, Rights::Write)
+    let sender = &letter.message.sender;
+    caller(&letter.message.channel, sender, letter.extra.channel.rights(sender).unwrap_or(Rights::Read))
 }

@@ -111,7 +111,7 @@ async fn submit(channels: &Channels, letter: Letter<Extra>) {
             channels.scope().spawn(present(channels.clone(), answer, taken.run_id));
         }
         Ok(Submitted::Repeat(known)) => told_again(channels, &extra, &known.run_id).await,
-        Ok(Submitted::Stopped(_)) | Err(SubmitError::Conflict(_)) => {}
+        Ok(Submitted::Stopped(_)) => {}
         Err(SubmitError::Refused(Refusal::QueueFull { .. })) => {
             channel.outlet.seldom(&extra.place, &message.sender, words::CROWDED);
         }
@@ -137,7 +137,7 @@ async fn told_again(channels: &Channels, extra: &Extra, run: &RunId) {
 
 fn refused(extra: &Extra, message: &ChannelMessage, error: &SubmitError) {
     tracing::warn!(channel = message.channel, sender = message.sender, %error, "a message was not taken");
-    extra.channel.outlet.say(&extra.place, format!("⚠️ This is not answered: {error}"));
+    extra.channel.outlet.say(&extra.place, words::not_taken(error.code()));
 }
 
 /// What a model is told of how this channel wants to be answered.

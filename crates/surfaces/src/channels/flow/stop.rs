@@ -1,14 +1,16 @@
 //! A stop from a chat: it acts before this returns, is answered at once, and told again when it has settled.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
+use quell_engine::cell::Cell;
 use quell_engine::dispatch::{Stop, Ticket};
 use quell_kernel::Push;
 use quell_kernel::channel::commands::StopReach;
 use quell_kernel::channel::keys::history_key;
 use quell_kernel::registry::{StopAsk, StopScope};
 use quell_protocol::api::Scope as Rights;
-use quell_protocol::{ChannelMessage, InterruptionScope, RunId, StopReason, Surface};
+use quell_protocol::{ChannelMessage, InterruptionScope, Receipt, RunId, StopReason, Surface};
 
 use super::{Channels, Extra, caller, words};
 
@@ -58,29 +60,57 @@ pub(super) fn stop(channels: &Channels, (message, extra): (&ChannelMessage, &Ext
             act(channels, message, Rights::Admin, &StopScope::Channel { name: message.channel.clone() }, covered)
         }
     };
-    let queued = stop.withdrawn.len();
-    let runs = roots(&stop, &stop.aborted).saturating_sub(queued);
-    if runs + queued + withdrawn + stop.ended == 0 {
-        return match (aloud, roots(&stop, &stop.ending)) {
+    let found = Found::of(&stop, withdrawn);
+    if found.is_nothing() {
+        return match aloud {
             // An earlier stop did it, and says so when it has settled.
-            (_, 1..) => outlet.seldom(&extra.place, &message.sender, words::STILL_STOPPING),
-            (Aloud::Always, 0) => outlet.seldom(&extra.place, &message.sender, words::NOTHING_TO_STOP),
-            (Aloud::IfItStopped, 0) => {}
+            _ if found.ending => outlet.seldom(&extra.place, &message.sender, words::STILL_STOPPING),
+            Aloud::Always => outlet.seldom(&extra.place, &message.sender, words::NOTHING_TO_STOP),
+            Aloud::IfItStopped => {}
         };
     }
-    outlet.say_of_stop(&extra.place, words::stopping(runs, withdrawn + queued));
-    if runs > 0 {
-        tell_when_settled(channels, extra, stop);
+    outlet.say_of_stop(&extra.place, words::stopping(found.runs.len(), found.commands, found.waiting));
+    if !found.runs.is_empty() || found.commands > 0 {
+        let (told, commands) = (found.runs.into_iter().map(|run| Arc::clone(run.cell())).collect(), found.commands);
+        tell_when_settled(channels, extra, (stop, told, commands));
     }
 }
 
-/// How many of these runs were asked for in a chat: what they started is not counted by itself.
-fn roots(stop: &Stop, runs: &[RunId]) -> usize {
+/// What a stop found, as people count it.
+struct Found<'a> {
+    /// Runs that were at work and that nothing else among them had started.
+    runs: Vec<&'a Ticket>,
+    /// Messages that will not be answered.
+    waiting: usize,
+    /// Background commands that it ends.
+    commands: usize,
+    /// Something is still ending because of an earlier stop.
+    ending: bool,
+}
+
+impl<'a> Found<'a> {
+    fn of(stop: &'a Stop, withdrawn: usize) -> Self {
+        let waited: HashSet<&RunId> = stop.withdrawn.iter().map(|(run, _)| run).collect();
+        let roots = roots(stop, &stop.aborted);
+        let (waiting, runs): (Vec<&Ticket>, Vec<&Ticket>) =
+            roots.into_iter().partition(|run| waited.contains(run.cell().id()));
+        let ending = !stop.ending.is_empty() || stop.processes.len() > stop.ended;
+        Self { runs, waiting: waiting.len() + withdrawn, commands: stop.ended, ending }
+    }
+
+    fn is_nothing(&self) -> bool {
+        self.runs.is_empty() && self.waiting + self.commands == 0
+    }
+}
+
+/// Those of these runs that none of the others had started.
+fn roots<'a>(stop: &'a Stop, runs: &[RunId]) -> Vec<&'a Ticket> {
+    let these: HashSet<&RunId> = runs.iter().collect();
     let is_root = |ticket: &&Ticket| {
         let run = &ticket.cell().run;
-        run.parent.is_none() && runs.contains(&run.id)
+        these.contains(&run.id) && run.parent.as_ref().is_none_or(|parent| !these.contains(parent))
     };
-    stop.tickets.iter().filter(is_root).count()
+    stop.tickets.iter().filter(is_root).collect()
 }
 
 /// Answers what was stopped, and how many messages were taken back before a run was made of them.
@@ -99,7 +129,8 @@ fn act(
     channels.tell_left();
     let mut stop = engine.stop(&caller, scope, &ask(Push::Gentle));
     // Who says it again, while the first one is being settled, means it.
-    if stop.aborted.is_empty() && !stop.ending.is_empty() {
+    let ends_already = !stop.ending.is_empty() || !stop.processes.is_empty();
+    if !stop.did_something() && ends_already {
         stop = engine.stop(&caller, scope, &ask(Push::Forced));
     }
     let mut taken_back = withdrawn.letters.len();
@@ -120,23 +151,23 @@ fn same(one: &Ticket, other: &Ticket) -> bool {
     Arc::ptr_eq(one.cell(), other.cell())
 }
 
-/// Tells the receipts of what was at work, when it is over.
-fn tell_when_settled(channels: &Channels, extra: &Extra, stop: Stop) {
+/// Tells the receipts of what was at work, and that the commands have ended, when all of it is over.
+fn tell_when_settled(channels: &Channels, extra: &Extra, (stop, told, commands): (Stop, Vec<Arc<Cell>>, usize)) {
     let Some(place) = extra.channel.outlet.place_for_news() else {
         // Under a flood of stops only so many are told; each has acted.
         return;
     };
-    let (extra, keep) = (extra.clone(), place);
-    channels.scope().spawn(async move {
+    let (channels, extra, keep) = (channels.clone(), extra.clone(), place);
+    let scope = channels.scope().clone();
+    scope.spawn(async move {
         let _keep = keep;
         stop.settled().await;
-        let told = stop.tickets.iter().map(Ticket::cell).filter(|cell| {
-            let run = &cell.run;
-            run.parent.is_none() && stop.aborted.contains(&run.id)
-        });
-        let receipts = told.filter_map(|cell| cell.receipt()).filter(|receipt| !receipt.resources.is_empty());
-        for text in words::all_settled(&receipts.collect::<Vec<_>>()) {
-            extra.channel.outlet.say_of_stop(&extra.place, text);
+        let receipts = told.iter().filter_map(|cell| cell.receipt());
+        let receipts: Vec<Receipt> = receipts.filter(|receipt| !receipt.resources.is_empty()).collect();
+        // Its section of the configuration may have been changed meanwhile.
+        let channel = channels.channel(&extra.channel.name).unwrap_or_else(|| Arc::clone(&extra.channel));
+        for text in words::all_settled(&receipts).into_iter().chain(words::commands_ended(commands)) {
+            channel.outlet.say_of_stop(&extra.place, text);
         }
     });
 }

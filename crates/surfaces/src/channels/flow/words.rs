@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use quell_kernel::channel::sanitise::{self, Narration, Rules, Why, finished};
 use quell_protocol::receipt::line::receipt_line;
 use quell_protocol::words::{count, millis};
-use quell_protocol::{Receipt, StopReason, Verdict};
+use quell_protocol::{ErrorCode, Receipt, StopReason, Verdict};
 
 pub(super) const CROWDED: &str =
     "⚠️ Too many of your messages are waiting, so this one is not answered. Send /stop to clear them, or wait.";
@@ -28,7 +28,7 @@ const TOO_LONG: &str = "⚠️ Context window exceeded: the conversation is too 
                        with /new.";
 
 /// What is said at once after a stop.
-pub(super) fn stopping(runs: usize, withdrawn: usize) -> String {
+pub(super) fn stopping(runs: usize, commands: usize, withdrawn: usize) -> String {
     let running = match runs {
         0 => None,
         1 => Some("Stopping your request.".to_owned()),
@@ -39,12 +39,50 @@ pub(super) fn stopping(runs: usize, withdrawn: usize) -> String {
         1 => Some("1 waiting message will not be answered.".to_owned()),
         many => Some(format!("{many} waiting messages will not be answered.")),
     };
-    [running, waiting].into_iter().flatten().collect::<Vec<_>>().join(" ")
+    let behind = match commands {
+        0 => None,
+        1 => Some("Ending 1 background command.".to_owned()),
+        many => Some(format!("Ending {many} background commands.")),
+    };
+    [running, behind, waiting].into_iter().flatten().collect::<Vec<_>>().join(" ")
 }
 
 /// What is said when a stop has settled.
 pub(super) fn settled(receipt: &Receipt) -> String {
     format!("⏹ {}", receipt_line(receipt))
+}
+
+/// What is said when background commands have ended that a stop ended.
+pub(super) fn commands_ended(commands: usize) -> Option<String> {
+    (commands > 0).then(|| format!("⏹ {} ended", count(commands as u64, "background command", "background commands")))
+}
+
+/// Why a message or a command was not taken, for whoever wrote it: the details are not everybody's business, and stand in the log.
+pub(super) fn not_taken(code: ErrorCode) -> &'static str {
+    match code {
+        ErrorCode::Held => "⚠️ Quell is on hold, so this is not answered. Ask again when it goes on.",
+        ErrorCode::ShuttingDown => "⚠️ Quell is shutting down, so this is not answered. Ask again when it is back.",
+        ErrorCode::Busy => {
+            "⚠️ Your last request is still at work, so this one is not answered. Wait for it, or send /stop and ask again."
+        }
+        ErrorCode::QueueFull => CROWDED,
+        ErrorCode::SpendLimit => {
+            "⚠️ What may be spent in a day is used up, so this is not answered. Ask again tomorrow."
+        }
+        ErrorCode::AgentNotFound => {
+            "⚠️ The agent of this channel is gone, so this is not answered. Whoever runs Quell finds more in its log."
+        }
+        ErrorCode::Conflict => {
+            "⚠️ This came together with a message from before a restart, and is not answered. Send it again."
+        }
+        ErrorCode::SessionRefused => "⚠️ This was refused. Whoever runs Quell finds the reason in its log.",
+        _ => "⚠️ This could not be done. Ask again; whoever runs Quell finds the reason in its log.",
+    }
+}
+
+/// A file of an answer that is not sent.
+pub(super) fn file_not_sent(source: &str, why: &str) -> String {
+    format!("⚠️ {} could not be sent: {why}", quell_protocol::words::one_line(source, 200))
 }
 
 /// The same of all that it ended: one message for each, and of more than a few one that sums them up.
