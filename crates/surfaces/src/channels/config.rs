@@ -151,6 +151,10 @@ impl ChannelConfig {
             let problem = "contradicts interrupt_on_new_message = true; leave one of them out".to_owned();
             return bad("on_busy", problem);
         }
+        if self.operators.iter().any(|id| id == "*") {
+            let problem = "names everybody, who would stop what all others ask for; name the operators one by one";
+            return bad("operators", problem.to_owned());
+        }
         if self.debounce_ms > LONGEST_DEBOUNCE_MS {
             let problem = format!("{} is too long; the most is {LONGEST_DEBOUNCE_MS}", self.debounce_ms);
             return bad("debounce_ms", problem);

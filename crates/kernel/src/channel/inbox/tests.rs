@@ -228,3 +228,16 @@ fn who_keeps_writing_is_answered_in_between() {
     }
     assert!(answered.len() >= 2 && answered.iter().all(|count| *count <= 7), "{answered:?}");
 }
+
+/// `/new` was counted as a message that will not be answered, and was obeyed.
+#[test]
+fn a_command_in_flight_is_seen_through_and_none_of_what_a_stop_takes_back() {
+    let mut inbox = inbox(10, 10);
+    let mut command = letter("ann", 1);
+    command.message.content = "/new".to_owned();
+    let scope = command.message.interruption_scope();
+    assert_eq!(inbox.hear(command), Heard::Taken);
+    assert_eq!(texts(inbox.next(at(0))), ["ann-1"]);
+    assert_eq!(inbox.stop(|other| *other == scope), Withdrawn { letters: Vec::new(), in_flight: Vec::new() });
+    assert!(!inbox.is_settled("irc", inbox.mark()), "it is in flight still");
+}

@@ -1,5 +1,6 @@
 //! Telegram: drafts that grow, signs, stops from the chat, and what a restart leaves.
 
+use quell_testkit::commands::{self, Marker};
 use quell_testkit::model::{Behaviour, Stream};
 use quell_testkit::networks::telegram::{FakeTelegram, Person, TOKEN};
 use serde_json::{Value, json};
@@ -131,4 +132,23 @@ async fn a_new_message_interrupts_and_both_are_read_as_one() {
         telegram.messages(CHAT).iter().all(|shown| !shown.text.contains("stopped in")),
         "nobody asked for a receipt"
     );
+}
+
+/// It was answered with nothing at all.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_ends_a_command_that_was_left_in_the_background_and_says_so() {
+    let (telegram, house) = open("").await;
+    let mark = Marker::new();
+    let command = json!({"command": commands::setsid_child(&mark), "background": true});
+    house.model.script(Behaviour::tool_call("c1", "shell", &command)).script(Behaviour::text("It runs."));
+    telegram.say(CHAT, ANN, "serve it");
+    telegram.wait_for("the answer", |it| it.bot_texts(CHAT) == ["It runs."]).await;
+    mark.at_least(2).await;
+    telegram.say(CHAT, ANN, "/stop");
+    let told = ["Ending 1 background command.", "⏹ 1 background command ended"];
+    telegram.wait_for("the end", |it| told.iter().all(|text| it.bot_texts(CHAT).contains(text))).await;
+    assert!(mark.survivors().is_empty(), "{:?}", mark.survivors());
+    telegram.say(CHAT, ANN, "/stop");
+    let nothing = "Nothing of yours is running here.";
+    telegram.wait_for("nothing more", |it| it.bot_texts(CHAT).contains(&nothing)).await;
 }

@@ -32,6 +32,7 @@ fn the_longest_name_is_taken_and_a_longer_one_is_not() {
     ChannelConfig { interrupt_on_new_message: true, on_busy: Some(OnBusy::Queue), ..channel() },
     "on_busy"
 )]
+#[case::everybody(ChannelConfig { operators: vec!["*".to_owned()], ..channel() }, "operators")]
 #[case::endless_wait(ChannelConfig { debounce_ms: LONGEST_DEBOUNCE_MS + 1, ..channel() }, "debounce_ms")]
 #[case::password(ChannelConfig { api_base: Some("https://me:hush@h/".to_owned()), ..channel() }, "api_base")]
 #[case::password_in_reply(ChannelConfig { reply_url: Some("https://hush@h/".to_owned()), ..channel() }, "reply_url")]

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use quell_protocol::{Attachment, AttachmentKind};
+use quell_engine::tools::attachment::folder_of;
+use quell_protocol::{Attachment, AttachmentKind, SessionKey};
 use quell_testkit::model::{Behaviour, Stream};
 
 use super::House;
@@ -160,13 +161,24 @@ async fn files_come_in_and_go_out_of_the_workdir_alone() {
     let mut heard = house.paper.heard("room", "ann", "look at these");
     heard.attachments =
         vec![file(AttachmentKind::File, "contents", "../../notes.txt"), file(AttachmentKind::Image, "gone", "cat.png")];
-    house.model.script(Behaviour::text("Here it is: [FILE:/etc/passwd]"));
+    let bobs = format!("{}/r1/0-cat.png", folder_of(&SessionKey::parse("paper_room_bob").unwrap()));
+    let work = house.dir.path().join("work/main");
+    for (path, text) in [(work.join(&bobs), "bob's own"), (work.join("fine.txt"), "a fine text")] {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    }
+    let answer = format!("Here it is: [FILE:/etc/passwd] [FILE:{bobs}] [FILE:nowhere.txt] [FILE:fine.txt]");
+    house.model.script(Behaviour::text(&answer));
+    let asked = heard.message.0.clone();
     house.paper.tell(heard);
     let request = house.model.request(0).arrived().await.body.to_string();
     assert!(request.contains("look at these\\n[FILE:") && request.contains("notes.txt]"), "{request}");
     assert!(request.contains("[image could not be fetched: it is gone]"), "{request}");
-    house.paper.wait_for("the answer", |page| page.says("Here it is:")).await;
-    assert!(!house.paper.page().says("root:"), "nothing outside of the workdir goes out");
+    let page = house.paper.wait_for("the end", |page| page.signs_on(&asked) == ["✅"]).await;
+    assert!(page.says("file fine.txt: a fine text"), "what is wrong with one keeps no other back: {:?}", page.texts());
+    assert!(!page.says("root:") && !page.says("bob's own"), "{:?}", page.texts());
+    let said = page.texts().into_iter().find(|text| text.contains("nowhere.txt could not be sent")).unwrap();
+    assert!(said.contains("⚠️ /etc/passwd could not be sent") && said.contains("not of this conversation"), "{said}");
     house.close().await;
 }
 
@@ -192,5 +204,18 @@ async fn commands_are_answered_without_a_model() {
     let request = house.model.request(1).arrived().await.body.clone();
     assert!(!request.to_string().contains("Hello."), "{request}");
     assert_eq!(request["model"], "other", "the choice stays");
+    house.close().await;
+}
+
+/// People read of policies, commands of the daemon, and paths of its files.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_not_taken_is_said_in_words_for_who_asked() {
+    let house = House::with("on_busy = \"reject\"", |_| {}).await;
+    house.model.script(Behaviour::silent_mid_stream("hm"));
+    house.paper.say("ann", "first");
+    house.model.request(0).streaming().await;
+    house.paper.say("ann", "second");
+    let page = house.paper.wait_for("a word", |page| page.says("Your last request is still at work")).await;
+    assert!(!page.texts().concat().contains("olicy"), "{:?}", page.texts());
     house.close().await;
 }

@@ -2,7 +2,13 @@
 
 use std::time::{Duration, Instant};
 
+use quell_engine::agent::AgentConfig;
+use quell_engine::cell::Progress;
+use quell_engine::dispatch::{StopText, Submission, Submitted};
+use quell_protocol::api::OnBusy;
+use quell_protocol::{AgentId, SessionKey, Verdict};
 use quell_testkit::model::{Behaviour, Stream};
+use serde_json::json;
 
 use super::House;
 use super::paper::{Call, Fault, busy};
@@ -268,5 +274,68 @@ async fn a_second_stop_forces() {
     house.paper.say("ann", "/stop");
     house.paper.say("ann", "/stop");
     house.paper.wait_for("the receipt", |page| page.says("⏹ stopped in")).await;
+    house.close().await;
+}
+
+/// The child was stopped, and its person read that nothing was running.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_that_finds_nothing_but_a_sub_run_in_the_background_says_so() {
+    let house = House::with("", |config| {
+        let main = config.agents.values().next().unwrap().clone();
+        config.agents.insert(AgentId::parse("scout").unwrap(), AgentConfig { role: Some("scout".to_owned()), ..main });
+    })
+    .await;
+    let call = json!({"agent": "scout", "prompt": "watch the tide", "wait": false});
+    house.model.by_prompt(move |prompt, request| {
+        let has_result = request.body["messages"].as_array().unwrap().iter().any(|message| message["role"] == "tool");
+        match (prompt.ends_with("watch the tide"), has_result) {
+            (true, _) => Behaviour::silent_mid_stream("The tide"),
+            (false, false) => Behaviour::tool_call("c1", "spawn_agent", &call),
+            (false, true) => Behaviour::text("The scout watches."),
+        }
+    });
+    let asked = house.paper.say("ann", "have it watched");
+    house.paper.wait_for("the answer", |page| page.signs_on(&asked) == ["✅"]).await;
+    loop {
+        let at_work = house.engine.active_runs();
+        if at_work.len() == 1 && at_work[0].parent.is_some() && at_work[0].state == "running" {
+            break;
+        }
+        tokio::task::yield_now().await;
+    }
+    house.paper.say("ann", "/stop");
+    house.paper.wait_for("the receipt", |page| page.says("⏹ stopped in")).await;
+    let page = house.paper.page();
+    assert!(page.says("Stopping your request.") && !page.says("Nothing of yours"), "{:?}", page.texts());
+    house.close().await;
+}
+
+/// The page's runs have no place in the chat, and nobody could stop them from there.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_stops_what_the_page_started_in_chats() {
+    let house = House::open().await;
+    let page = super::super::caller("page", "admin", quell_protocol::api::Scope::Admin);
+    let ask = |session: &str| Submission {
+        session: SessionKey::parse(session).unwrap(),
+        text: "from the page".to_owned(),
+        agent: None,
+        idempotency_key: None,
+        on_busy: OnBusy::Queue,
+        timeout: None,
+        stop_text: StopText::Literal,
+        errand: None,
+    };
+    house.model.by_prompt(|_, _| Behaviour::silent_mid_stream("hm"));
+    for (session, who, stop) in [("paper_room_root", "root", "/stop"), ("paper_room_ann", "root", "/stop all")] {
+        let Submitted::New(run) = house.engine.submit(&page, ask(session)).await.unwrap() else { panic!("not new") };
+        let cell = house.engine.live(&run.run_id).unwrap();
+        cell.reached(Progress::Started).await;
+        house.paper.say("ann", "/stop");
+        house.paper.wait_for("the answer to who may not", |page| page.says("Nothing of yours is running here.")).await;
+        assert!(cell.verdict().is_none(), "{session}: it is not ann's");
+        house.paper.say(who, stop);
+        cell.reached(Progress::Ended).await;
+        assert!(matches!(cell.verdict(), Some(Verdict::Aborted { .. })), "{session}");
+    }
     house.close().await;
 }
