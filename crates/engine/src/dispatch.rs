@@ -47,6 +47,7 @@ use crate::tools::background::Background;
 pub use archive::{ArchiveReader, BadArchive, ImportError};
 pub use audit::Deed;
 use audit::{Notes, keep_notes};
+pub use channels::Telling;
 pub use config::{EngineConfig, StartError};
 use journal::keep_journal;
 pub use look::{Follow, HistoryPage};

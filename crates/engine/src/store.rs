@@ -31,6 +31,7 @@ mod spool;
 mod tests;
 mod threads;
 mod tokens;
+mod traces;
 mod writer;
 
 use std::fmt;
@@ -60,6 +61,7 @@ pub use rows::{
 pub use sessions::Deleted;
 pub use spend::Spent;
 pub use spool::Spool;
+pub use traces::{LeftTrace, Trace};
 
 use lock::DirectoryLock;
 use reader::Read;

@@ -2,12 +2,17 @@
 
 use std::collections::BTreeSet;
 
-use quell_protocol::HookEvent;
+use quell_protocol::{HookEvent, RunId};
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::agent::own_tool_names;
-use crate::store::StoreError;
+use crate::store::{LeftTrace, StoreError, Trace};
 
 use super::Engine;
+
+/// While this lives, somebody tells the end of a run in its chat, and a shutdown keeps the database open for a moment.
+#[derive(Debug)]
+pub struct Telling(#[expect(dead_code, reason = "it is there to be dropped")] TaskTrackerToken);
 
 impl Engine {
     /// Where a channel goes on listening after a restart.
@@ -30,6 +35,71 @@ impl Engine {
     /// Safe: once asked for, it is written whether or not the caller waits.
     pub async fn keep_channel_cursor(&self, channel: &str, cursor: String) -> Result<(), StoreError> {
         self.inner().store.keep_channel_cursor(channel.to_owned(), cursor).await
+    }
+
+    /// Lets a shutdown know that the end of a run is being told, until the answer is dropped.
+    #[must_use]
+    pub fn telling(&self) -> Telling {
+        Telling(self.inner().runs.tasks().token())
+    }
+
+    /// Keeps what is about to be shown of a run, so that the next daemon can put it right if this one is killed.
+    ///
+    /// # Errors
+    /// The store's error.
+    ///
+    /// # Cancel safety
+    /// Safe: once asked for, it is written whether or not the caller waits.
+    pub async fn keep_trace(&self, trace: Trace) -> Result<(), StoreError> {
+        self.inner().store.keep_trace(trace).await
+    }
+
+    /// Keeps which message is the draft of a run of which a trace is kept.
+    ///
+    /// # Errors
+    /// The store's error.
+    ///
+    /// # Cancel safety
+    /// Safe: once asked for, it is written whether or not the caller waits.
+    pub async fn keep_draft(&self, run: &RunId, draft: String) -> Result<(), StoreError> {
+        self.inner().store.keep_draft(run.clone(), draft).await
+    }
+
+    /// Forgets the trace of a run: its end is told.
+    ///
+    /// # Errors
+    /// The store's error.
+    ///
+    /// # Cancel safety
+    /// Safe: once asked for, it is written whether or not the caller waits.
+    pub async fn forget_trace(&self, run: &RunId) -> Result<(), StoreError> {
+        self.inner().store.forget_trace(run.clone()).await
+    }
+
+    /// Traces that earlier daemons left.
+    ///
+    /// # Errors
+    /// The store's error.
+    ///
+    /// # Cancel safety
+    /// Safe: it only reads.
+    pub async fn left_traces(&self) -> Result<Vec<LeftTrace>, StoreError> {
+        self.inner().store.left_traces().await
+    }
+
+    /// Forgets the traces that earlier daemons left in all channels but these.
+    ///
+    /// # Errors
+    /// The store's error.
+    ///
+    /// # Cancel safety
+    /// Safe: once asked for, it is written whether or not the caller waits.
+    pub async fn keep_traces_in(&self, channels: Vec<String>) -> Result<(), StoreError> {
+        let forgotten = self.inner().store.keep_traces_in(channels).await?;
+        if forgotten > 0 {
+            tracing::info!(runs = forgotten, "what channels show that are gone is forgotten");
+        }
+        Ok(())
     }
 
     /// True when a hook wants to see messages before a model does.

@@ -46,6 +46,17 @@ impl Engine {
         if let Some(cell) = self.inner().runs.cell(id) {
             return Ok(Some(cell.view_with_ledger()));
         }
+        self.stored_run(id).await
+    }
+
+    /// One run as the database keeps it, also while a message that is told again asks for its id.
+    ///
+    /// # Errors
+    /// The store's error.
+    ///
+    /// # Cancel safety
+    /// Safe: it only reads.
+    pub async fn stored_run(&self, id: &RunId) -> Result<Option<RunView>, StoreError> {
         self.inner().store.run(id.clone()).await?.map(|row| view_of(&row)).transpose()
     }
 

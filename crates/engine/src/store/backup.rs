@@ -98,6 +98,7 @@ pub fn restore(data_dir: &Path, file: &str, (copy, stamp): (&Path, &str)) -> Res
     remove(&coming)?;
     create_private(&coming)?;
     vacuum_into(&schema::open_reader(copy)?, &coming)?;
+    forget_traces(&coming)?;
     check_copy(&coming)?;
     sync(&coming)?;
     let kept = set_aside(&place, stamp)?;
@@ -108,6 +109,19 @@ pub fn restore(data_dir: &Path, file: &str, (copy, stamp): (&Path, &str)) -> Res
     }
     sync(data_dir)?;
     Ok(Restored { file: place, kept })
+}
+
+/// What chats showed when the copy was made has gone on since then: it is not put right by what the copy knows.
+fn forget_traces(coming: &Path) -> Result<(), StoreError> {
+    let forget = || -> rusqlite::Result<()> {
+        let connection = Connection::open(coming)?;
+        // Copies of earlier versions have no such table.
+        if connection.table_exists(None::<&str>, "channel_traces")? {
+            connection.execute("DELETE FROM channel_traces", [])?;
+        }
+        Ok(())
+    };
+    forget().map_err(|error| StoreError::from(error).of_file(coming))
 }
 
 /// Gives the database that is there a second name. Until the new one takes its first name, a daemon would find it as it was.

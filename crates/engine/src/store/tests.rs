@@ -11,6 +11,7 @@ mod opening;
 mod outbox;
 mod retention;
 mod spend;
+mod traces;
 mod trouble;
 mod writing;
 

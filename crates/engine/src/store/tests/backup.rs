@@ -154,3 +154,19 @@ async fn a_closing_store_cuts_a_copy_short() {
     let (copied, ()) = tokio::join!(copying, store.close());
     assert_eq!(copied.map(|spool| spool.length()), Err(StoreError::Closed));
 }
+
+/// Answers that chats show by now were changed back to what they were when the copy was made.
+#[tokio::test]
+async fn a_restored_copy_knows_nothing_of_what_chats_show() {
+    let (store, home) = fresh();
+    let trace = super::traces::trace("r1", "tg");
+    store.keep_trace(trace).await.unwrap();
+    store.close().await;
+    let (folder, new) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let to = folder.path().join("copy.db");
+    copy(home.path(), FILE, &to).unwrap();
+    restore(new.path(), FILE, (&to, "now")).unwrap();
+    assert_eq!(names(&new), [FILE, "quell.lock"]);
+    assert_eq!(open(&new).left_traces().await, Ok(Vec::new()));
+    assert_eq!(open(&home).left_traces().await.unwrap().len(), 1);
+}

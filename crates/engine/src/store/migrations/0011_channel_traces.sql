@@ -1,0 +1,13 @@
+-- What chats show of runs whose end is not told there yet: a sign on the message that was asked, a draft. What a daemon left
+-- here that was killed is put right by the next one.
+CREATE TABLE channel_traces (
+    run     TEXT PRIMARY KEY,
+    -- The daemon that shows it.
+    boot    INTEGER NOT NULL,
+    channel TEXT NOT NULL,
+    -- All of these in the network's own words.
+    target  TEXT NOT NULL,
+    thread  TEXT,
+    asked   TEXT NOT NULL,
+    draft   TEXT
+) STRICT, WITHOUT ROWID;
