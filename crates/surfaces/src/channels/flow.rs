@@ -2,25 +2,29 @@
 //!
 //! A network tells its [`ear`]; a stop acts there, before any queue. What is no stop waits in the inbox until its turn has come
 //! ([`dispatch`]), becomes a run, and is presented in its chat ([`present`]) until the run is over. The answer itself is carried
-//! by the run ([`answer`]), so that a stop reaches it there as it reaches everything else that a run does.
+//! by the run ([`answer`]), so that a stop reaches it there as it reaches everything else that a run does. What a daemon that was killed
+//! left in chats is put right by the next one ([`leaves`]).
 
 mod answer;
 mod channel;
 mod commands;
 mod dispatch;
 mod ear;
+mod ended;
+mod leaves;
 mod listen;
 mod operate;
 mod outlet;
 mod present;
 mod send;
+mod signs;
 mod stop;
 #[cfg(test)]
 mod tests;
 mod words;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use quell_engine::access::Origin;
 use quell_engine::dispatch::Caller;
@@ -30,7 +34,7 @@ use quell_kernel::Moment;
 use quell_kernel::channel::inbox::{Inbox, InboxBounds};
 use quell_protocol::api::Scope as Rights;
 use quell_protocol::channel::ChannelRow;
-use quell_protocol::{Principal, Surface};
+use quell_protocol::{Principal, RunId, Surface};
 use sha2::{Digest, Sha256};
 use tokio::sync::{Notify, watch};
 
@@ -61,6 +65,8 @@ struct Inner {
     at_work: Mutex<BTreeMap<String, Arc<Channel>>>,
     /// Channels whose configuration cannot be used.
     unusable: Mutex<BTreeMap<String, ChannelRow>>,
+    /// Runs of earlier daemons of which chats still showed something when this one started, with their channels.
+    leaves: OnceLock<BTreeMap<RunId, String>>,
     tools: BTreeSet<String>,
 }
 
@@ -97,6 +103,7 @@ impl Channels {
             left: watch::Sender::new(0),
             at_work: Mutex::default(),
             unusable: Mutex::default(),
+            leaves: OnceLock::new(),
             tools,
         }));
         channels.0.scope.spawn(listen::follow_settings(channels.clone()));

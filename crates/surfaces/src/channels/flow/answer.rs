@@ -17,6 +17,7 @@ use quell_protocol::{Attachment, AttachmentKind, ChannelMessage, RunId};
 use tokio::sync::watch;
 
 use super::channel::Channel;
+use super::ended::Ended;
 use super::send::{Patience, edit, send, undelivered, wait_after};
 use super::{Channels, Extra, words};
 use crate::channels::format::{media, pieces};
@@ -117,24 +118,25 @@ impl Answer {
         self.draft.borrow().message.clone()
     }
 
-    /// Why a hook kept the message or its answer back.
-    pub(super) fn withheld_because(&self) -> Option<&str> {
-        self.withheld.get().map(String::as_str)
+    /// The end of the run, of whose answer so much was said.
+    pub(super) fn ended(&self, partial: String) -> Ended {
+        // Where the answer has begun, the draft is its first piece.
+        let begun = self.shown.load(Ordering::Acquire) > 0;
+        Ended {
+            channel: self.channel_now(),
+            place: self.place.clone(),
+            asked: self.asked.clone(),
+            run: self.run.clone(),
+            draft: self.draft().filter(|_| !begun),
+            partial,
+            withheld: self.withheld.get().is_some(),
+            carried: self.carried.get().cloned(),
+        }
     }
 
     /// The channel as it is now: its section of the configuration may have been changed since the message came.
-    pub(super) fn channel_now(&self) -> Arc<Channel> {
+    fn channel_now(&self) -> Arc<Channel> {
         self.channels.channel(&self.channel.name).unwrap_or_else(|| Arc::clone(&self.channel))
-    }
-
-    /// True when the beginning of the answer is shown, perhaps in the place of the draft.
-    pub(super) fn is_begun(&self) -> bool {
-        self.shown.load(Ordering::Acquire) > 0
-    }
-
-    /// What became of the answer, once that is known.
-    pub(super) fn carried(&self) -> Option<&Result<(), Undelivered>> {
-        self.carried.get()
     }
 
     async fn take_over(&self) -> Option<MessageId> {

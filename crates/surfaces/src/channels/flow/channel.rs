@@ -26,6 +26,8 @@ pub(super) struct Channel {
     pub(super) fetching: Semaphore,
     /// Held while a file goes; apart from the other, because a run that fetches keeps the place of others.
     pub(super) sending: Semaphore,
+    /// Cancelled when it is connected for the first time.
+    reached: CancellationToken,
     /// Cancelled when it is to listen no longer.
     stopped: CancellationToken,
     /// Cancelled when it does listen no longer.
@@ -59,6 +61,7 @@ impl Channel {
             outlet,
             fetching: Semaphore::new(FILES_AT_ONCE),
             sending: Semaphore::new(FILES_AT_ONCE),
+            reached: CancellationToken::new(),
             stopped: CancellationToken::new(),
             ended: CancellationToken::new(),
             clock,
@@ -94,6 +97,12 @@ impl Channel {
         facts.own = Some(own);
         drop(facts);
         self.fares(Health::Connected);
+        self.reached.cancel();
+    }
+
+    /// Waits until it was connected once.
+    pub(super) async fn reached(&self) {
+        self.reached.cancelled().await;
     }
 
     pub(super) fn fares(&self, health: Health) {

@@ -18,7 +18,7 @@ use tokio::time::sleep_until;
 
 use super::answer::Answer;
 use super::present::present;
-use super::{Channels, Extra, caller, commands, words};
+use super::{Channels, Extra, caller, commands, leaves, words};
 use crate::channels::config::ChannelKind;
 
 /// Stands for a message of which nothing but files came.
@@ -126,8 +126,11 @@ fn on_busy(channels: &Channels, configured: OnBusy, message: &ChannelMessage) ->
 }
 
 /// A network told a message again, after a restart of the daemon or of itself. If the daemon went down before it was answered,
-/// whoever asked is told so.
+/// whoever asked is told so, unless the chat shows something of it that is put right anyway.
 async fn told_again(channels: &Channels, extra: &Extra, run: &RunId) {
+    if leaves::is_left(channels, run) {
+        return;
+    }
     let view = channels.engine().run(run).await.ok().flatten();
     let lost = Some(Verdict::Aborted { reason: StopReason::DaemonStopped, by: None });
     if view.is_some_and(|view| view.verdict == lost) {

@@ -12,6 +12,7 @@ use tokio::time::{Instant, sleep};
 use super::Channels;
 use super::channel::{Channel, unusable_row};
 use super::ear::ChannelEar;
+use super::leaves;
 use super::outlet::{Outlet, send_notices};
 use crate::channels::config::ChannelConfig;
 use crate::channels::seam::Lost;
@@ -25,6 +26,9 @@ const STEADY: Duration = Duration::from_secs(60);
 /// Keeps a listener for each channel of the configuration, from now on and whenever it changes.
 pub(super) async fn follow_settings(channels: Channels) {
     let mut changes = channels.0.live.subscribe();
+    // Before anything is heard: what is told again may be of a run that left something.
+    let configured = changes.borrow().settings.channels.keys().cloned().collect();
+    leaves::look(&channels, configured).await;
     loop {
         let wanted = changes.borrow_and_update().settings.channels.clone();
         take_over(&channels, &wanted);
@@ -64,6 +68,7 @@ fn take_over(channels: &Channels, wanted: &BTreeMap<String, ChannelConfig>) {
         let channel = Arc::new(Channel::new(name, config.clone(), network, (outlet, channels.clock())));
         at_work.insert(name.clone(), Arc::clone(&channel));
         channels.scope().spawn(until_cancelled(channels.clone(), send_notices(Arc::downgrade(&channel), notices)));
+        channels.scope().spawn(leaves::tidy(channels.clone(), Arc::clone(&channel)));
         channels.scope().spawn(listen(channels.clone(), channel, gone.remove(name)));
     }
     *channels.unusable() = unusable;

@@ -1,5 +1,5 @@
 //! A run as its chat sees it while it works and when it is over: the sign on the message, the sign that somebody is writing, the
-//! draft that grows, notices of tools, and what is said when there is no answer.
+//! draft that grows, notices of tools, and its end. What would stay if the daemon were killed is written down ([`super::leaves`]).
 //!
 //! One task for each run, which alone writes these: so a sign is taken off after it was put there, and a draft is never changed
 //! after it was finished. It waits for the network only as long as the run is at work; what belongs to the end has its limits.
@@ -8,26 +8,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quell_engine::cell::{Cell, Follower, Progress};
-use quell_engine::channel::Undelivered;
+use quell_engine::store::Trace;
+use quell_protocol::RunId;
 use quell_protocol::event::EventKind;
-use quell_protocol::{Receipt, RunId, StopReason, Verdict};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 
 use super::answer::Answer;
-use super::send::{Patience, edit, repeated, send};
+use super::signs::{DONE, SEEN, Signs, sign_of};
 use super::{Channels, words};
-use crate::channels::format::{Piece, first_piece, pieces};
-use crate::channels::seam::{Drafts, NotSent, Reactions};
+use crate::channels::format::{Piece, first_piece};
+use crate::channels::seam::{Drafts, MessageId, NotSent};
 
 /// One small thing at a network, such as a sign.
 const SMALL: Duration = Duration::from_secs(10);
-/// What is said at the end of a run.
-const LAST_WORD: Duration = Duration::from_secs(60);
-
-const SEEN: &str = "👀";
-const DONE: &str = "✅";
-const FAILED: &str = "⚠️";
-const STOPPED: &str = "⏹";
 
 /// What a draft shows before there is text.
 const NOTHING_YET: &str = "...";
@@ -36,17 +29,19 @@ const NOTHING_YET: &str = "...";
 /// in.
 pub(super) async fn present(channels: Channels, answer: Arc<Answer>, into: RunId) {
     let engine = channels.engine();
+    let _telling = engine.telling();
     let Some(cell) = engine.live(&answer.run) else {
         // It is over and forgotten already.
         let view = engine.run(&answer.run).await.ok().flatten();
         if let Some((verdict, receipt)) = view.and_then(|view| view.verdict.zip(view.receipt)) {
-            let ended = Ended { answer: &answer, partial: String::new() };
-            ended.finish(&verdict, &receipt).await;
+            let ended = answer.ended(String::new());
+            ended.finish(&verdict, words::without_an_answer(&verdict, &receipt)).await;
             ended.sign(ended.last_sign(&verdict)).await;
         }
         return;
     };
     let presenter = Presenter { answer: &answer, cell: &cell };
+    let traced = presenter.leave_trace().await;
     presenter.sign_seen().await;
     presenter.at_work(&mut cell.follow(0)).await;
     cell.reached(Progress::Ended).await;
@@ -54,23 +49,26 @@ pub(super) async fn present(channels: Channels, answer: Arc<Answer>, into: RunId
         true => String::new(),
         false => words::so_far(&cell.view().output.unwrap_or_default(), &channels.0.tools),
     };
-    let ended = Ended { answer: &answer, partial };
+    let ended = answer.ended(partial);
     let sign = match cell.verdict().zip(cell.receipt()) {
         Some((verdict, receipt)) => {
-            ended.finish(&verdict, &receipt).await;
+            ended.finish(&verdict, words::without_an_answer(&verdict, &receipt)).await;
             ended.last_sign(&verdict)
         }
         // Another run has taken the message in: it is done when that one is.
         None => match engine.live(&into) {
             Some(other) => {
                 other.reached(Progress::Ended).await;
-                other.verdict().map_or(Some(DONE), |verdict| sign_of(&verdict))
+                Some(other.verdict().map_or(DONE, |verdict| sign_of(&verdict)))
             }
             None => Some(DONE),
         },
     };
-    presenter.unsign(SEEN).await;
+    presenter.signs().take_off(SEEN).await;
     ended.sign(sign).await;
+    if traced == Traced::Yes {
+        presenter.wipe_trace().await;
+    }
 }
 
 struct Presenter<'a> {
@@ -89,6 +87,13 @@ struct Growing {
     /// What the draft shows.
     shown: Option<Piece>,
     next: Instant,
+}
+
+/// Whether it is written down what a chat shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Traced {
+    Yes,
+    No,
 }
 
 /// What becomes of the draft.
@@ -202,7 +207,12 @@ impl Presenter<'_> {
             None => {
                 let key = format!("{}-draft", self.answer.run);
                 let sent = timeout(SMALL, channel.network.send(place, &piece, &key)).await;
-                sent.map(|sent| sent.map(|message| self.answer.draft_is(message)))
+                sent.map(|sent| {
+                    sent.map(|message| {
+                        self.trace_draft(&message);
+                        self.answer.draft_is(message);
+                    })
+                })
             }
         };
         match done {
@@ -222,16 +232,54 @@ impl Presenter<'_> {
 
     /// Not for long: the draft comes after it.
     async fn sign_seen(&self) {
-        put(self.answer, SEEN, SMALL).await;
+        self.signs().put(SEEN, SMALL).await;
     }
 
-    async fn unsign(&self, sign: &str) {
-        let Some(reactions) = reactions(self.answer) else { return };
-        let answer = self.answer;
-        let removing = repeated(|| reactions.remove(&answer.place, &answer.asked, sign), Patience::Long);
-        let done = timeout(LAST_WORD, removing).await;
-        if !matches!(done, Ok(Ok(()))) {
-            tracing::debug!(run = %answer.run, sign, ?done, "a sign was not taken off a message");
+    fn signs(&self) -> Signs<'_> {
+        let Answer { channel, place, asked, run, .. } = self.answer;
+        Signs { channel, place, asked, run }
+    }
+
+    /// Writes down what is about to be shown, where anything is that would stay if the daemon were killed. A run that ends is not
+    /// held up by that.
+    async fn leave_trace(&self) -> Traced {
+        if self.drafts().is_none() && !self.signs().are_shown() {
+            return Traced::No;
+        }
+        let Answer { channels, channel, place, asked, run, .. } = self.answer;
+        let trace = Trace {
+            run: run.clone(),
+            channel: channel.name.clone(),
+            target: place.target.clone(),
+            thread: place.thread.clone(),
+            asked: asked.0.clone(),
+            draft: None,
+        };
+        tokio::select! {
+            biased;
+            // Polled first: it is written when this has been polled once, whichever arm is quicker.
+            kept = channels.engine().keep_trace(trace) => if let Err(error) = kept {
+                tracing::warn!(%run, %error, "what a chat shows of a run could not be written down");
+            },
+            () = self.cell.reached(Progress::Ending) => {}
+        }
+        Traced::Yes
+    }
+
+    /// The draft's name is written down by a task of its own: nobody waits for that.
+    fn trace_draft(&self, message: &MessageId) {
+        let (engine, run, draft) = (self.answer.channels.engine().clone(), self.answer.run.clone(), message.0.clone());
+        self.answer.channels.scope().spawn(async move {
+            if let Err(error) = engine.keep_draft(&run, draft).await {
+                tracing::warn!(%run, %error, "which message is a draft could not be written down");
+            }
+        });
+    }
+
+    async fn wipe_trace(&self) {
+        let run = &self.answer.run;
+        if let Err(error) = self.answer.channels.engine().forget_trace(run).await {
+            tracing::debug!(%run, %error, "the end of a run will be told again after a restart");
         }
     }
 
@@ -255,107 +303,6 @@ impl Presenter<'_> {
             tracing::debug!(run = %self.answer.run, ?hidden, "it may still look as if somebody were writing");
         }
     }
-}
-
-/// A run that is over.
-struct Ended<'a> {
-    answer: &'a Answer,
-    /// What it had said of an answer that was not finished.
-    partial: String,
-}
-
-impl Ended<'_> {
-    /// What is said when there is no answer, in the place of the draft if there is one.
-    async fn finish(&self, verdict: &Verdict, receipt: &Receipt) {
-        let withheld = self.answer.withheld_because().is_some();
-        let last_word = match (verdict, self.answer.carried()) {
-            (Verdict::Completed, Some(Ok(()))) => return,
-            // Its beginning stands there already, perhaps where the draft was.
-            (Verdict::Completed, Some(Err(Undelivered::Partly { .. } | Undelivered::Unknown(_)))) => {
-                return self.tell(self.say(words::UNCERTAIN)).await;
-            }
-            (Verdict::Completed, _) if withheld => None,
-            (Verdict::Completed, _) => Some(words::UNDELIVERED.to_owned()),
-            (Verdict::Failed { .. } | Verdict::Aborted { .. }, _) => words::without_an_answer(verdict, receipt),
-        };
-        let said = async {
-            let channel = self.answer.channel_now();
-            // Where the answer has begun, the draft is its first piece.
-            let drafts = channel.network.drafts().filter(|_| channel.config.drafts && !self.answer.is_begun());
-            if let (Some(message), Some(drafts)) = (self.answer.draft(), drafts) {
-                let end = match (&last_word, withheld) {
-                    (Some(last_word), _) => last_word.as_str(),
-                    (None, true) => words::WITHHELD,
-                    (None, false) => words::cut(verdict),
-                };
-                let partial = if withheld { "" } else { self.partial.trim() };
-                let text = if partial.is_empty() { end.to_owned() } else { format!("{partial}\n\n{end}") };
-                // Of what is too long the end is shown, and that is what matters here.
-                let piece = first_piece(&text, &channel.manners.form);
-                if edit(drafts, &self.answer.place, &message, (&piece, Patience::Long)).await.is_ok() {
-                    return;
-                }
-            }
-            if let Some(last_word) = &last_word {
-                self.say(last_word).await;
-            }
-        };
-        self.tell(said).await;
-    }
-
-    async fn tell(&self, telling: impl Future<Output = ()>) {
-        if timeout(LAST_WORD, telling).await.is_err() {
-            tracing::warn!(run = %self.answer.run, "the end of a run could not be told in its chat");
-        }
-    }
-
-    async fn say(&self, last_word: &str) {
-        let (channel, place) = (self.answer.channel_now(), &self.answer.place);
-        for (number, piece) in pieces(last_word, &channel.manners.form).iter().enumerate() {
-            let key = format!("{}-end-{number}", self.answer.run);
-            if let Err(error) = send(&channel, place, (piece, &key), Patience::Long).await {
-                channel.count_undelivered();
-                tracing::warn!(run = %self.answer.run, %error, "the end of a run was not told in its chat");
-                return;
-            }
-        }
-    }
-
-    /// The sign that stays; none on a message that was kept back.
-    fn last_sign(&self, verdict: &Verdict) -> Option<&'static str> {
-        match verdict {
-            Verdict::Completed if self.answer.carried() == Some(&Ok(())) => Some(DONE),
-            _ if self.answer.withheld_because().is_some() => None,
-            Verdict::Completed => Some(FAILED),
-            Verdict::Failed { .. } | Verdict::Aborted { .. } => sign_of(verdict),
-        }
-    }
-
-    async fn sign(&self, sign: Option<&str>) {
-        if let Some(sign) = sign {
-            put(self.answer, sign, LAST_WORD).await;
-        }
-    }
-}
-
-fn sign_of(verdict: &Verdict) -> Option<&'static str> {
-    Some(match verdict {
-        Verdict::Completed => DONE,
-        Verdict::Failed { .. } | Verdict::Aborted { reason: StopReason::Timeout, .. } => FAILED,
-        Verdict::Aborted { .. } => STOPPED,
-    })
-}
-
-async fn put(answer: &Answer, sign: &str, limit: Duration) {
-    let Some(reactions) = reactions(answer) else { return };
-    let done = timeout(limit, repeated(|| reactions.add(&answer.place, &answer.asked, sign), Patience::Long)).await;
-    if !matches!(done, Ok(Ok(()))) {
-        tracing::debug!(run = %answer.run, sign, ?done, "a sign was not put on a message");
-    }
-}
-
-fn reactions(answer: &Answer) -> Option<&dyn Reactions> {
-    answer.channel.network.reactions().filter(|_| answer.channel.config.ack_reactions)
 }
 
 enum Step {

@@ -1,6 +1,7 @@
 //! The flow with a real engine, a scripted model behind real HTTP, and a network on paper that a test can hold up, cut and read.
 
 mod files;
+mod leaves;
 mod operate;
 mod order;
 mod paper;
@@ -53,13 +54,18 @@ impl House {
 
     /// With more keys of the channel, and a changed configuration of the engine.
     async fn with(keys: &str, change: impl FnOnce(&mut EngineConfig)) -> Self {
+        Self::on((tempfile::tempdir().unwrap(), Paper::new()), keys, change).await
+    }
+
+    /// With data and a paper that are there already.
+    async fn on((dir, paper): (TempDir, Paper), keys: &str, change: impl FnOnce(&mut EngineConfig)) -> Self {
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let (model, dir) = (ScriptedModel::start().await, tempfile::tempdir().unwrap());
+        let model = ScriptedModel::start().await;
         let mut config = config(&dir, &model);
         change(&mut config);
         let engine = Engine::start(config).await.unwrap();
         let live = LiveSettings::new(settings(keys));
-        let paper = Arc::new(Paper::new());
+        let paper = Arc::new(paper);
         let made = Arc::clone(&paper);
         let make = Arc::new(move |_: &str, _: &ChannelConfig| Ok(Arc::clone(&made) as Arc<dyn Network>));
         let channels = Channels::start_with(engine.clone(), live.clone(), Arc::new(|| {}), make);
@@ -67,11 +73,12 @@ impl House {
         Self { engine, model, paper, channels, live, dir }
     }
 
-    /// Stops everything, within its limits.
-    async fn close(self) {
+    /// Stops everything, within its limits. Answers the data.
+    async fn close(self) -> TempDir {
         let enough = tokio::time::sleep(Duration::from_secs(5));
         let (left, ()) = tokio::join!(self.engine.shut_down(), self.channels.shut_down(enough));
         assert!(left.is_empty(), "{left:?}");
+        self.dir
     }
 }
 

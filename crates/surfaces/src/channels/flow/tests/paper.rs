@@ -99,6 +99,14 @@ impl Paper {
         }
     }
 
+    /// The same network for the next daemon: with what stands on it.
+    pub(super) fn after(page: Page) -> Self {
+        let paper = Self::new();
+        *paper.numbers.lock().unwrap() = 1000;
+        paper.page.send_replace(Page { connected: 0, told: 0, ..page });
+        paper
+    }
+
     pub(super) async fn connected(&self) {
         self.wait_for("the connection", |page| page.connected > 0).await;
     }
