@@ -1,11 +1,16 @@
 //! Telegram: drafts that grow, signs, stops from the chat, and what a restart leaves.
 
+use std::path::{Path, PathBuf};
+
 use quell_testkit::commands::{self, Marker};
+use quell_testkit::leaks;
 use quell_testkit::model::{Behaviour, Stream};
 use quell_testkit::networks::telegram::{FakeTelegram, Person, TOKEN};
+use rusqlite::Connection;
 use serde_json::{Value, json};
 
-use super::{CLOSED_WITHIN, House};
+use super::{CLOSED_WITHIN, House, PATIENCE};
+use crate::cli::exe;
 use crate::harness::Claim;
 
 const ANN: Person = Person { id: 77, name: "ann" };
@@ -151,4 +156,70 @@ async fn a_stop_ends_a_command_that_was_left_in_the_background_and_says_so() {
     telegram.say(CHAT, ANN, "/stop");
     let nothing = "Nothing of yours is running here.";
     telegram.wait_for("nothing more", |it| it.bot_texts(CHAT).contains(&nothing)).await;
+}
+
+fn database(house: &House) -> PathBuf {
+    house.daemon.home().data().join("quell.db")
+}
+
+/// Looks into the database beside the daemon.
+fn counted(database: &Path, sql: &str) -> i64 {
+    Connection::open(database).unwrap().query_row(sql, [], |row| row.get(0)).unwrap()
+}
+
+/// Somebody asks, and the answer has begun: in the chat, and in what is written down.
+async fn answer_begun(telegram: &FakeTelegram, house: &House) -> i64 {
+    house.model.script(Behaviour::silent_mid_stream("I have begun"));
+    let asked = telegram.say(CHAT, ANN, "write a book");
+    telegram.wait_for("the draft", |it| it.bot_texts(CHAT).contains(&"I have begun")).await;
+    assert_eq!(signs(telegram, asked), ["👀"]);
+    let database = database(house);
+    leaks::settled(PATIENCE, move || {
+        let drafts = counted(&database, "SELECT count(*) FROM channel_traces WHERE draft IS NOT NULL");
+        let texts = counted(&database, "SELECT count(*) FROM journal WHERE line LIKE '%I have begun%'");
+        if drafts > 0 && texts > 0 {
+            Ok(())
+        } else {
+            Err(format!("{drafts} drafts and {texts} texts are written down"))
+        }
+    })
+    .await;
+    asked
+}
+
+/// It looked for ever as if somebody were working.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_killed_daemon_left_in_a_chat_is_ended_by_the_next_one() {
+    let (telegram, mut house) = open("").await;
+    let asked = answer_begun(&telegram, &house).await;
+    house.daemon.kill9().await;
+    assert_eq!(signs(&telegram, asked), ["👀"], "a daemon that is killed tells nothing");
+    let next = house.daemon.home().start(exe()).await;
+    house.daemon = next;
+    let ended = "I have begun\n\n⚠️ Quell was restarted before this was answered. Ask again.";
+    telegram.wait_for("the end of the draft", |it| it.bot_texts(CHAT) == [ended]).await;
+    telegram.wait_for("the sign", |it| it.messages(CHAT)[0].reactions == ["🫡"]).await;
+
+    house.model.script(Behaviour::text("Here I am."));
+    let again = telegram.say(CHAT, ANN, "and now?");
+    telegram.wait_for("the next answer", |it| it.bot_texts(CHAT) == [ended, "Here I am."]).await;
+    telegram
+        .wait_for("its sign", |it| it.messages(CHAT).iter().any(|it| it.id == again && it.reactions == ["👍"]))
+        .await;
+    house.model.assert_histories_valid();
+    assert!(house.daemon.stop().await.success(), "{}", house.daemon.output());
+    assert_eq!(counted(&database(&house), "SELECT count(*) FROM channel_traces"), 0);
+    assert_eq!(telegram.state().bot_texts(CHAT), [ended, "Here I am."], "it is told once");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_daemon_that_shuts_down_leaves_nothing_in_a_chat() {
+    let (telegram, house) = open("").await;
+    let asked = answer_begun(&telegram, &house).await;
+    assert!(house.daemon.stop().await.success(), "{}", house.daemon.output());
+    let state = telegram.state();
+    let ended = "I have begun\n\n⚠️ Stopped: Quell is shutting down. Ask again when it is back.";
+    assert_eq!(state.bot_texts(CHAT), [ended]);
+    assert_eq!(signs(&telegram, asked), ["🫡"]);
+    assert_eq!(counted(&database(&house), "SELECT count(*) FROM channel_traces"), 0);
 }
