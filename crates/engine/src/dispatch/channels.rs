@@ -37,6 +37,28 @@ impl Engine {
         self.inner().store.keep_channel_cursor(channel.to_owned(), cursor).await
     }
 
+    /// True when the command with this id has acted, perhaps before a restart.
+    ///
+    /// # Errors
+    /// The store's error.
+    ///
+    /// # Cancel safety
+    /// Safe: it only reads.
+    pub async fn is_obeyed(&self, command: &RunId) -> Result<bool, StoreError> {
+        self.inner().store.is_obeyed(command.to_string()).await
+    }
+
+    /// Keeps that a command has acted.
+    ///
+    /// # Errors
+    /// The store's error.
+    ///
+    /// # Cancel safety
+    /// Safe: once asked for, it is written whether or not the caller waits.
+    pub async fn keep_obeyed(&self, command: &RunId) -> Result<(), StoreError> {
+        self.inner().store.keep_obeyed(command.to_string()).await
+    }
+
     /// Lets a shutdown know that the end of a run is being told, until the answer is dropped.
     #[must_use]
     pub fn telling(&self) -> Telling {

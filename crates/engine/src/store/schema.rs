@@ -26,6 +26,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0009_page_cookies.sql"),
     include_str!("migrations/0010_channel_cursors.sql"),
     include_str!("migrations/0011_channel_traces.sql"),
+    include_str!("migrations/0012_obeyed_commands.sql"),
 ];
 
 /// How long a statement waits for a lock of another program, such as a backup, before it fails.

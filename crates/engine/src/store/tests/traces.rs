@@ -1,4 +1,4 @@
-//! What chats show: kept for the daemon that comes after a crash, and for no other.
+//! What chats show: kept for the daemon that comes after a crash, and for no other. Commands that have acted.
 
 use super::*;
 use crate::store::Trace;
@@ -68,4 +68,18 @@ async fn a_message_that_another_run_took_in_names_that_run() {
     store.close().await;
     let into: Vec<_> = open(&home).left_traces().await.unwrap().into_iter().map(|left| left.steered_into).collect();
     assert_eq!(into, [None, Some(run_id("a"))]);
+}
+
+#[tokio::test]
+async fn commands_that_have_acted_are_known_after_a_restart_the_newest_of_many() {
+    let (store, home) = fresh();
+    let commands: Vec<String> = (0..1003).map(|number| format!("tg:{number}")).collect();
+    for command in commands.iter().chain(&commands[1002..]) {
+        store.keep_obeyed(command.clone()).await.unwrap();
+    }
+    store.close().await;
+    let store = open(&home);
+    for (command, known) in [("tg:2", false), ("tg:3", true), ("tg:1002", true), ("tg:1003", false)] {
+        assert_eq!(store.is_obeyed(command.to_owned()).await, Ok(known), "{command}");
+    }
 }

@@ -11,8 +11,13 @@ use quell_protocol::{ErrorCode, SessionKey, StopReason, Surface};
 
 use super::{Channels, Extra, caller, words};
 
-/// Does what is asked, and says what came of it.
+/// Does what is asked, and says what came of it. What changes the conversation is done once, although a network may tell it again
+/// after a restart.
 pub(super) async fn obey(channels: &Channels, letter: &Letter<Extra>, command: Command) {
+    let changes = matches!(command, Command::New | Command::UseModel(_) | Command::UseProvider(_));
+    if changes && was_obeyed(channels, letter).await {
+        return;
+    }
     let said = match command {
         Command::Help | Command::Stop(_) => HELP.to_owned(),
         Command::Providers => providers(channels),
@@ -25,7 +30,18 @@ pub(super) async fn obey(channels: &Channels, letter: &Letter<Extra>, command: C
         Command::New => begin_anew(channels, letter).await,
         Command::Status => status(channels, letter).await,
     };
+    if changes && let Err(error) = channels.engine().keep_obeyed(&letter.run).await {
+        tracing::warn!(command = %letter.run, %error, "a command may act again after a restart");
+    }
     letter.extra.channel.outlet.say(&letter.extra.place, said);
+}
+
+async fn was_obeyed(channels: &Channels, letter: &Letter<Extra>) -> bool {
+    let known = channels.engine().is_obeyed(&letter.run).await;
+    known.unwrap_or_else(|error| {
+        tracing::warn!(command = %letter.run, %error, "it is not known whether a command has acted before");
+        false
+    })
 }
 
 fn providers(channels: &Channels) -> String {

@@ -190,6 +190,36 @@ async fn a_steered_message_gets_the_sign_of_the_run_that_took_it_in() {
     house.close().await;
 }
 
+/// What was said since then was lost.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_that_is_told_again_after_a_restart_has_acted() {
+    let house = House::open().await;
+    let commands = ["/new", "/model other"].map(|text| house.paper.heard("room", "ann", text));
+    for (heard, said) in commands.iter().zip(["A new conversation begins.", "This conversation is for scripted/other"])
+    {
+        house.paper.tell(heard.clone());
+        house.paper.wait_for("an answer", |page| page.says(said)).await;
+    }
+    for text in ["my number is 4711", "/model model"] {
+        house.model.script(Behaviour::text("Noted."));
+        let before = house.paper.page().written.len();
+        house.paper.say("ann", text);
+        house.paper.wait_for("an answer", |page| page.written.len() > before && !page.says("...")).await;
+    }
+    let page = house.paper.page();
+    let next = House::on((house.close().await, Paper::after(page.clone())), "", |_| {}).await;
+    for heard in commands {
+        next.paper.tell(heard);
+    }
+    next.model.script(Behaviour::text("It is 4711."));
+    next.paper.say("ann", "what is my number?");
+    next.paper.wait_for("the answer", |page| page.says("It is 4711.")).await;
+    let request = next.model.request(0).arrived().await.body.clone();
+    assert!(request.to_string().contains("my number is 4711") && request["model"] == "model", "{request}");
+    assert_eq!(next.paper.page().written.len(), page.written.len() + 1, "nothing is said again");
+    next.close().await;
+}
+
 fn trace(run: &RunId, channel: &str, draft: &str) -> Trace {
     Trace {
         run: run.clone(),
