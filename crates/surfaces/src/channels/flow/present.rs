@@ -86,6 +86,8 @@ struct Growing {
     looked_at: Option<String>,
     /// What the draft shows.
     shown: Option<Piece>,
+    /// It was sent, and nobody knows whether it is there.
+    unconfirmed: bool,
     next: Instant,
 }
 
@@ -216,11 +218,17 @@ impl Presenter<'_> {
             }
         };
         match done {
+            // What was sent before under the same key is what stands there.
+            Ok(Ok(())) if std::mem::take(&mut growing.unconfirmed) => growing.looked_at = None,
             Ok(Ok(())) => growing.shown = Some(piece),
             // It is shown with the next change.
             Ok(Err(NotSent::Undelivered { after, .. })) => {
                 growing.looked_at = None;
                 growing.next += after.unwrap_or_default();
+            }
+            // Sending it again with its key tells which message it is.
+            Ok(Err(NotSent::Unknown { repeatable: true, .. })) if self.answer.draft().is_none() => {
+                (growing.unconfirmed, growing.looked_at) = (true, None);
             }
             // A message of which nobody knows whether it is there can be no draft.
             Ok(Err(NotSent::Unknown { .. })) | Err(_) if self.answer.draft().is_none() => return Drafting::IsOver,
@@ -315,7 +323,14 @@ enum Step {
 
 impl Growing {
     fn new() -> Self {
-        Self { text: String::new(), anew: false, looked_at: None, shown: None, next: Instant::now() }
+        Self {
+            text: String::new(),
+            anew: false,
+            looked_at: None,
+            shown: None,
+            unconfirmed: false,
+            next: Instant::now(),
+        }
     }
 
     fn add(&mut self, text: &str) {

@@ -1,7 +1,7 @@
 //! A network on paper: what people write is handed to the ear at once, what the flow writes is kept, and each call can be made to
 //! fail, to hang, or to lose its answer.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -31,6 +31,8 @@ pub(super) struct Paper {
 pub(super) struct Page {
     pub(super) connected: usize,
     pub(super) written: Vec<Written>,
+    /// The message that each key was sent with.
+    keys: HashMap<String, String>,
     /// Signs on people's messages, with whether each was taken off again.
     pub(super) signs: Vec<(String, String, bool)>,
     pub(super) typing: Vec<(Place, bool)>,
@@ -62,6 +64,8 @@ pub(super) enum Fault {
     Fails(NotSent),
     /// It has its effect, and its answer is lost.
     LosesAnswer,
+    /// The same, where sending again with the same key shows it once.
+    LosesAnswerOnce,
     /// Nothing happens until the caller gives up.
     Hangs,
 }
@@ -200,6 +204,10 @@ impl Paper {
                 done();
                 Err(lost())
             }
+            Some(Fault::LosesAnswerOnce) => {
+                done();
+                Err(NotSent::Unknown { why: "the answer was lost".to_owned(), repeatable: true })
+            }
         }
     }
 }
@@ -228,12 +236,20 @@ impl Network for Paper {
         &'a self,
         place: &'a Place,
         piece: &'a Piece,
-        _key: &'a str,
+        key: &'a str,
     ) -> BoxFuture<'a, Result<MessageId, NotSent>> {
         async move {
+            if let Some(known) = self.page.borrow().keys.get(key) {
+                return Ok(MessageId(known.clone()));
+            }
             let id = format!("q{}", self.number());
             let written = Written { id: id.clone(), place: place.clone(), text: piece.plain.clone(), edits: 0 };
-            self.act(Call::Send, |page| page.written.push(written)).await?;
+            let keyed = (key.to_owned(), id.clone());
+            self.act(Call::Send, |page| {
+                page.written.push(written);
+                page.keys.extend([keyed]);
+            })
+            .await?;
             Ok(MessageId(id))
         }
         .boxed()

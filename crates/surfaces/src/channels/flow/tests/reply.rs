@@ -42,6 +42,20 @@ async fn a_draft_that_cannot_be_sent_holds_no_answer_up() {
     house.close().await;
 }
 
+/// Where nobody knew whether the draft was there it stood as "..." for ever, beside the answer.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_draft_whose_confirmation_is_lost_is_found_again_by_its_key() {
+    let house = House::open().await;
+    house.paper.fault(Call::Send, Fault::LosesAnswerOnce);
+    house.model.script(Stream::new().text("The ").wait_for("more").text("answer."));
+    let asked = house.paper.say("ann", "hello");
+    house.paper.wait_for("the draft", |page| page.texts() == ["The"]).await;
+    house.model.open_gate("more");
+    house.paper.wait_for("the answer", |page| page.signs_on(&asked) == ["✅"]).await;
+    assert_eq!(house.paper.page().texts(), ["The answer."]);
+    house.close().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_draft_that_was_deleted_is_followed_by_the_answer_as_a_message() {
     let house = House::open().await;
