@@ -208,6 +208,8 @@ async fn a_stop_reaches_an_answer_on_its_way() {
             break run;
         }
     };
+    // It is the answer that hangs, and not what is said of the stop.
+    house.paper.faults_are_over().await;
     house.paper.say("ann", "/stop");
     house.paper.wait_for("the receipt", |page| page.says("1 delivery cancelled")).await;
     let view = house.engine.run(&run).await.unwrap().unwrap();
