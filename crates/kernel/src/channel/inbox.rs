@@ -310,7 +310,11 @@ impl<X> Inbox<X> {
     fn collect(&mut self, marked: Marked<X>, now: Moment) -> Option<Vec<Letter<X>>> {
         let key = marked.letter.conversation.clone();
         let patience = marked.letter.patience;
-        if patience.is_zero() {
+        let scope = marked.letter.message.interruption_scope();
+        let stands = self.buckets.get(&key).and_then(|bucket| bucket.letters.first());
+        // What is stopped apart does not become one.
+        let apart = stands.is_some_and(|first| first.letter.message.interruption_scope() != scope);
+        if patience.is_zero() || apart {
             let Some(bucket) = self.buckets.remove(&key) else {
                 return Some(self.fly(vec![marked]));
             };

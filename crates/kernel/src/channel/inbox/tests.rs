@@ -241,3 +241,20 @@ fn a_command_in_flight_is_seen_through_and_none_of_what_a_stop_takes_back() {
     assert_eq!(inbox.stop(|other| *other == scope), Withdrawn { letters: Vec::new(), in_flight: Vec::new() });
     assert!(!inbox.is_settled("irc", inbox.mark()), "it is in flight still");
 }
+
+/// A stop in the second one did not find what had been asked for there.
+#[test]
+fn letters_of_two_scopes_do_not_become_one() {
+    let mut inbox = inbox(10, 10);
+    for (id, scope) in [(1, "a"), (2, "a"), (3, "b")] {
+        let mut letter = letter("ann", id);
+        letter.patience = Duration::from_millis(100);
+        letter.message.scope_id = Some(scope.to_owned());
+        assert_eq!(inbox.hear(letter), Heard::Taken);
+    }
+    let key = letter("ann", 0).conversation;
+    assert_eq!(texts(inbox.next(at(0))), ["ann-1", "ann-2"], "the change of scope ends the collecting");
+    inbox.done(&key);
+    assert_eq!(inbox.next(at(0)), Next::Wait(at(100)));
+    assert_eq!(texts(inbox.next(at(100))), ["ann-3"]);
+}

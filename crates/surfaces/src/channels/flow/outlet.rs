@@ -23,7 +23,7 @@ const WAITING_OF_TOOLS: usize = 2;
 /// Places to which notices are sent at the same time.
 const PLACES: usize = 64;
 /// Stops of a channel whose end is waited for, to be told.
-const NEWS: usize = 8;
+const NEWS: usize = 64;
 /// How often the same thing is said to the same person, and how many of these are remembered.
 const SELDOM: Duration = Duration::from_secs(10);
 const REMEMBERED: usize = 256;

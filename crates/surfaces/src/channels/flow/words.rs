@@ -24,6 +24,7 @@ pub(super) const WITHHELD: &str = "(This answer was kept back.)";
 const MOST_RECEIPTS: usize = 3;
 
 const TIMED_OUT: &str = "⚠️ Request timed out before it was finished. Ask again, or ask for less at once.";
+const WAITED_TOO_LONG: &str = "⚠️ Request timed out while it waited for those before it. Ask again.";
 const TOO_LONG: &str = "⚠️ Context window exceeded: the conversation is too long for the model. Ask again, or begin a new one \
                        with /new.";
 
@@ -123,6 +124,8 @@ pub(super) fn without_an_answer(verdict: &Verdict, receipt: &Receipt) -> Option<
         Verdict::Failed { code, .. } => Some(format!("⚠️ {} ({code}).", failure(code))),
         Verdict::Aborted { reason, .. } => match reason {
             StopReason::Command | StopReason::Superseded => None,
+            // Nothing was taken for it: it was still waiting.
+            StopReason::Timeout if receipt.resources.is_empty() => Some(WAITED_TOO_LONG.to_owned()),
             StopReason::Timeout => Some(TIMED_OUT.to_owned()),
             StopReason::Steps => Some("⚠️ Stopped: the steps of this request are used up.".to_owned()),
             StopReason::Tokens => Some("⚠️ Stopped: the tokens of this request are used up.".to_owned()),
