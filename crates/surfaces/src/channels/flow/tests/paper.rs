@@ -32,7 +32,7 @@ pub(super) struct Page {
     pub(super) connected: usize,
     pub(super) written: Vec<Written>,
     /// The message that each key was sent with.
-    keys: HashMap<String, String>,
+    pub(super) keys: HashMap<String, String>,
     /// Signs on people's messages, with whether each was taken off again.
     pub(super) signs: Vec<(String, String, bool)>,
     pub(super) typing: Vec<(Place, bool)>,
