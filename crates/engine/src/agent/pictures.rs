@@ -10,12 +10,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use quell_kernel::picture::{Picture, Source, Unseen};
 use quell_kernel::turn::{Turn, TurnDraft};
 use quell_kernel::view::{self, Pictures, Prompt, Sight};
+use quell_protocol::SessionKey;
 
 use super::Job;
 use crate::llm::Conversation;
 use crate::scope::{Cancelled, Point};
 use crate::tools;
-use crate::tools::attachment::is_foreign;
 
 /// Bytes of base64 that the pictures of one request may take together: the Messages API of Anthropic takes requests of up to
 /// 32 MB.
@@ -52,15 +52,7 @@ impl Job<'_> {
         let workdir = self.agent.workdir.clone();
         let room = ROOM.saturating_sub(used);
         let session = self.pen.run().session.clone();
-        // Files that came into another conversation are not shown to this one, whatever a message says.
-        let (foreign, news): (Vec<_>, Vec<_>) = news.into_iter().partition(|source| match Source::of(source) {
-            Source::File(path) => is_foreign(&workdir, path, &session),
-            Source::Data(_) | Source::Url(_) | Source::Unknown => false,
-        });
-        for source in foreign {
-            self.gallery.pictures().note(source, Err(Unseen::Elsewhere));
-        }
-        let reading = move |stop: &AtomicBool| read(news, &workdir, room, stop);
+        let reading = move |stop: &AtomicBool| read(news, (&workdir, &session), room, stop);
         let found = self.scope.blocking(Point::Pictures, &label, reading).await?;
         let mut pictures = self.gallery.pictures();
         for (source, picture) in found {
@@ -89,7 +81,7 @@ impl Job<'_> {
 
 fn read(
     sources: Vec<String>,
-    workdir: &Path,
+    (workdir, session): (&Path, &SessionKey),
     mut room: usize,
     stop: &AtomicBool,
 ) -> Vec<(String, Result<Picture, Unseen>)> {
@@ -99,7 +91,7 @@ fn read(
             break;
         }
         let picture = match Source::of(&source) {
-            Source::File(path) => tools::picture(workdir, path, stop),
+            Source::File(path) => tools::picture(workdir, session, path, stop),
             Source::Data(url) => Picture::of_data_url(url),
             Source::Url(_) | Source::Unknown => Err(Unseen::Elsewhere),
         };
@@ -118,12 +110,14 @@ fn read(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tools::attachment::folder_of;
 
     const PNG: &[u8] = b"\x89PNG\r\n\x1a\n";
 
     fn found(workdir: &Path, sources: &[&str], room: usize) -> Vec<Result<&'static str, Unseen>> {
+        let ann = SessionKey::parse("ann").unwrap();
         let sources = sources.iter().map(|source| (*source).to_owned()).collect();
-        let found = read(sources, workdir, room, &AtomicBool::new(false));
+        let found = read(sources, (workdir, &ann), room, &AtomicBool::new(false));
         found.into_iter().map(|(_, picture)| picture.map(|picture| picture.media_type())).collect()
     }
 
@@ -131,8 +125,14 @@ mod tests {
     fn only_pictures_below_the_workdir_are_read() {
         let dir = tempfile::tempdir().unwrap();
         let workdir = dir.path().join("work");
-        std::fs::create_dir_all(workdir.join("attachments")).unwrap();
-        std::fs::write(workdir.join("attachments/a.png"), PNG).unwrap();
+        let own = folder_of(&SessionKey::parse("ann").unwrap());
+        let foreign = folder_of(&SessionKey::parse("bob").unwrap());
+        for folder in [&own, &foreign] {
+            std::fs::create_dir_all(workdir.join(folder)).unwrap();
+            std::fs::write(workdir.join(folder).join("a.png"), PNG).unwrap();
+        }
+        std::os::unix::fs::symlink(&foreign, workdir.join("bobs")).unwrap();
+        std::os::unix::fs::symlink(&workdir, dir.path().join("linked")).unwrap();
         std::fs::write(workdir.join("a.txt"), "a secret").unwrap();
         std::fs::write(dir.path().join("outside.png"), PNG).unwrap();
         std::os::unix::fs::symlink(dir.path().join("outside.png"), workdir.join("link.png")).unwrap();
@@ -142,7 +142,9 @@ mod tests {
         rustix::fs::mkfifoat(rustix::fs::CWD, workdir.join("pipe.png"), rustix::fs::Mode::RWXU).unwrap();
         let at = |name: &str| workdir.join(name).display().to_string();
         for (source, expected) in [
-            (at("attachments/a.png"), Ok("image/png")),
+            (at(&format!("{own}/a.png")), Ok("image/png")),
+            (at(&format!("{foreign}/a.png")), Err(Unseen::Elsewhere)),
+            (at("bobs/a.png"), Err(Unseen::Elsewhere)),
             (at("a.txt"), Err(Unseen::NoPicture)),
             (at("none.png"), Err(Unseen::Gone)),
             (at(""), Err(Unseen::Gone)),
@@ -158,6 +160,10 @@ mod tests {
         ] {
             assert_eq!(found(&workdir, &[&source], ROOM), [expected], "{source}");
         }
+        // The real name of a linked workdir.
+        let (own, foreign) = (at(&format!("{own}/a.png")), at(&format!("{foreign}/a.png")));
+        let linked = found(&dir.path().join("linked"), &[&own, &foreign], ROOM);
+        assert_eq!(linked, [Ok("image/png"), Err(Unseen::Elsewhere)]);
     }
 
     #[test]
@@ -171,6 +177,7 @@ mod tests {
     #[test]
     fn a_stop_ends_the_reading() {
         let dir = tempfile::tempdir().unwrap();
-        assert_eq!(read(vec!["/a".to_owned()], dir.path(), ROOM, &AtomicBool::new(true)), []);
+        let ann = SessionKey::parse("ann").unwrap();
+        assert_eq!(read(vec!["/a".to_owned()], (dir.path(), &ann), ROOM, &AtomicBool::new(true)), []);
     }
 }

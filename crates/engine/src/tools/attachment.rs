@@ -1,6 +1,7 @@
 //! Files that come with messages of chat networks and go with answers, below an agent's workdir and nowhere else: the border is
 //! that of the file tools, and always stands.
 
+use std::ffi::OsStr;
 use std::io::Read;
 use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -8,17 +9,20 @@ use std::sync::atomic::AtomicBool;
 use quell_protocol::SessionKey;
 use sha2::{Digest, Sha256};
 
-use super::confine::Root;
+use super::confine::{Readable, Root};
 use super::read::CHUNK;
 use super::replace::Target;
 use super::{Fault, Ground, Stop};
 
-/// The folder, below an agent's workdir, of the files that came into a session. [`is_foreign`] keeps sessions apart.
+/// The folder, below an agent's workdir, of the files that came into a session. What is read for one session is of no other's.
 #[must_use]
 pub fn folder_of(session: &SessionKey) -> String {
-    let hash: String =
-        Sha256::digest(session.as_str().as_bytes()).iter().take(16).map(|byte| format!("{byte:02x}")).collect();
-    format!("{FOLDER}/{hash}")
+    format!("{FOLDER}/{}", hash_of(session))
+}
+
+fn hash_of(session: &SessionKey) -> String {
+    let hash = Sha256::digest(session.as_str().as_bytes());
+    hash.iter().take(HASHED).map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// True for a path of files that came into another session: nobody's files go to somebody else because of what a message says.
@@ -33,15 +37,42 @@ pub fn is_foreign(workdir: &Path, path: &str, session: &SessionKey) -> bool {
     climbs || (among && !own)
 }
 
-/// Reads a file of at most `most` bytes. Told to stop, it says so.
+/// True when what was opened came into another session, however its path was written: nobody's files go to somebody else because
+/// of what a message says. One that cannot be told is taken for another's.
+pub(super) fn is_of_another(session: &SessionKey, root: &Root, opened: &Readable) -> bool {
+    root.path_of(&opened.file).map_or(true, |real| leads_to_another(&real, session))
+}
+
+/// `real` is a path without symlinks. Workdirs may lie in each other, so the folder may be below any other.
+fn leads_to_another(real: &Path, session: &SessionKey) -> bool {
+    let own = hash_of(session);
+    let parts: Vec<&OsStr> = real.iter().collect();
+    let is_hash =
+        |part: &OsStr| part.len() == 2 * HASHED && part.as_encoded_bytes().iter().all(|byte| byte.is_ascii_hexdigit());
+    parts.iter().enumerate().filter(|(_, part)| **part == FOLDER).any(|(place, _)| match parts.get(place + 1) {
+        Some(next) => *next != own.as_str() && (place == 0 || is_hash(next)),
+        None => false,
+    })
+}
+
+/// Reads a file of at most `most` bytes for a session. Told to stop, it says so.
 ///
 /// # Errors
-/// What is wrong with it, for people.
-pub fn read_attachment(workdir: &Path, path: &str, most: u64, stop: &AtomicBool) -> Result<Vec<u8>, String> {
+/// What is wrong with it, for people; also when it came into another session.
+pub fn read_attachment(
+    workdir: &Path,
+    session: &SessionKey,
+    path: &str,
+    most: u64,
+    stop: &AtomicBool,
+) -> Result<Vec<u8>, String> {
     let stop = Stop(stop);
     let read = || -> Result<Vec<u8>, Fault> {
         let root = Root::open(&ground(workdir))?;
         let mut source = root.file(&root.relative(path)?)?;
+        if is_of_another(session, &root, &source) {
+            return Err(Fault::Told(format!("{path} is not of this conversation")));
+        }
         let (mut bytes, mut chunk) = (Vec::new(), vec![0; CHUNK]);
         loop {
             stop.check()?;
@@ -83,6 +114,9 @@ pub fn remove_attachments(workdir: &Path, session: &SessionKey) -> std::io::Resu
     if is_folder(&all) && is_folder(&own) { std::fs::remove_dir_all(own) } else { Ok(()) }
 }
 
+/// Bytes of a session's hash that its folder is named after.
+const HASHED: usize = 16;
+
 /// Where files of messages are kept.
 const FOLDER: &str = "attachments";
 
@@ -106,14 +140,17 @@ mod tests {
     #[test]
     fn files_come_and_go_below_the_workdir_alone() {
         let (dir, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let path = write_attachment(dir.path(), "attachments/r1/0-cat.png", b"cat", &GO).unwrap();
-        assert_eq!(path, dir.path().join("attachments/r1/0-cat.png"));
-        assert_eq!(read_attachment(dir.path(), path.to_str().unwrap(), 3, &GO).unwrap(), b"cat");
-        assert!(read_attachment(dir.path(), "attachments/r1/0-cat.png", 2, &GO).unwrap_err().contains("larger than 2"));
-        assert!(read_attachment(dir.path(), "../secret", 10, &GO).is_err());
+        let ann = SessionKey::parse("ann").unwrap();
+        let file = format!("{}/r1/0-cat.png", folder_of(&ann));
+        let path = write_attachment(dir.path(), &file, b"cat", &GO).unwrap();
+        assert_eq!(path, dir.path().join(&file));
+        let read = |path: &str, most| read_attachment(dir.path(), &ann, path, most, &GO);
+        assert_eq!(read(path.to_str().unwrap(), 3).unwrap(), b"cat");
+        assert!(read(&file, 2).unwrap_err().contains("larger than 2"));
+        assert!(read("../secret", 10).is_err());
         std::fs::write(outside.path().join("key"), "secret").unwrap();
         std::os::unix::fs::symlink(outside.path(), dir.path().join("way-out")).unwrap();
-        assert!(read_attachment(dir.path(), "way-out/key", 10, &GO).is_err());
+        assert!(read("way-out/key", 10).is_err());
         assert!(write_attachment(dir.path(), "way-out/planted", b"x", &GO).is_err());
         assert!(!outside.path().join("planted").exists());
     }
@@ -130,6 +167,54 @@ mod tests {
             assert!(is_foreign(work, path, &ann), "{path}");
         }
         assert!(!is_foreign(work, "notes/cat.png", &ann));
+    }
+
+    /// The path was compared as it was written, and the real name of a linked workdir, or a link in it, passed.
+    #[test]
+    fn no_spelling_of_a_path_reads_another_sessions_files() {
+        let (dir, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (ann, bob) = (SessionKey::parse("ann").unwrap(), SessionKey::parse("bob").unwrap());
+        let real = dir.path().canonicalize().unwrap();
+        let linked = elsewhere.path().join("linked");
+        std::os::unix::fs::symlink(&real, &linked).unwrap();
+        let folder = folder_of(&ann);
+        let file = format!("{folder}/r1/0-cat.png");
+        write_attachment(&real, &file, b"cat", &GO).unwrap();
+        std::os::unix::fs::symlink(FOLDER, real.join("all")).unwrap();
+        std::os::unix::fs::symlink(&file, real.join("cat.png")).unwrap();
+        // Above the root is the root.
+        let up = "../".repeat(64);
+        let below_here = PathBuf::from(format!("{up}{}", real.strip_prefix("/").unwrap().display()));
+        let through = folder.replacen(FOLDER, "all", 1);
+        let spelled = [
+            file.clone(),
+            format!("./{file}"),
+            format!("{FOLDER}/../{file}"),
+            "cat.png".to_owned(),
+            format!("{through}/r1/0-cat.png"),
+            real.join(&file).display().to_string(),
+            real.join("cat.png").display().to_string(),
+        ];
+        for workdir in [&real, &linked, &below_here] {
+            for path in &spelled {
+                let read = |session| read_attachment(workdir, session, path, 10, &GO);
+                assert_eq!(read(&ann).unwrap(), b"cat", "{path} in {}", workdir.display());
+                let problem = read(&bob).unwrap_err();
+                assert!(problem.contains("not of this conversation"), "{path} in {}: {problem}", workdir.display());
+            }
+        }
+        let above = real.parent().unwrap();
+        let below = format!("{}/{file}", real.file_name().unwrap().to_str().unwrap());
+        assert!(read_attachment(above, &bob, &below, 10, &GO).is_err(), "the workdir of one agent lies in another's");
+    }
+
+    #[test]
+    fn only_folders_of_sessions_are_another_sessions() {
+        let ann = SessionKey::parse("ann").unwrap();
+        for path in ["notes/cat.png", "mail/attachments/invoice.pdf", "attachments", "mail/attachments"] {
+            assert!(!leads_to_another(Path::new(path), &ann), "{path}");
+        }
+        assert!(leads_to_another(Path::new("attachments/r1/cat.png"), &ann));
     }
 
     #[test]
@@ -155,7 +240,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("f"), "x").unwrap();
         let stop = AtomicBool::new(true);
-        assert_eq!(read_attachment(dir.path(), "f", 10, &stop).unwrap_err(), "the request was stopped");
+        let ann = SessionKey::parse("ann").unwrap();
+        assert_eq!(read_attachment(dir.path(), &ann, "f", 10, &stop).unwrap_err(), "the request was stopped");
         assert!(write_attachment(dir.path(), "g", b"x", &stop).is_err() && !dir.path().join("g").exists());
     }
 }

@@ -96,7 +96,7 @@ impl Root {
     }
 
     /// The path of an opened thing without symlinks, in the form of [`Root::relative`].
-    pub(super) fn path_of(&self, fd: &OwnedFd) -> Result<PathBuf, Errno> {
+    pub(super) fn path_of(&self, fd: &impl AsRawFd) -> Result<PathBuf, Errno> {
         let real = real_path(fd)?;
         Ok(real.strip_prefix(&self.names[1]).map(Path::to_path_buf).unwrap_or(real))
     }
@@ -172,7 +172,7 @@ fn open_beneath(dir: &impl AsFd, path: &Path, flags: OFlags, resolve: ResolveFla
     }
 }
 
-fn real_path(fd: &OwnedFd) -> Result<PathBuf, Errno> {
+fn real_path(fd: &impl AsRawFd) -> Result<PathBuf, Errno> {
     let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
     let path = rustix::fs::readlink(link, Vec::new())?;
     Ok(PathBuf::from(<std::ffi::OsString as std::os::unix::ffi::OsStringExt>::from_vec(path.into_bytes())))

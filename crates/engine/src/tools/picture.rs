@@ -7,14 +7,17 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 use quell_kernel::picture::{LARGEST, Picture, Unseen};
+use quell_protocol::SessionKey;
 use rustix::io::Errno;
 
+use super::attachment::is_of_another;
 use super::confine::Root;
 use super::read::CHUNK;
 use super::{Ground, Stop};
 
-/// Reads the picture at this absolute path, if it is below the workdir. Told to stop, it answers anything at once.
-pub(crate) fn picture(workdir: &Path, path: &str, stop: &AtomicBool) -> Result<Picture, Unseen> {
+/// Reads the picture at this absolute path for a session, if it is below the workdir and did not come into another session. Told
+/// to stop, it answers anything at once.
+pub(crate) fn picture(workdir: &Path, session: &SessionKey, path: &str, stop: &AtomicBool) -> Result<Picture, Unseen> {
     let ground = Ground { workdir: workdir.to_path_buf(), unconfined: false, output_limit: 0 };
     let root = Root::open(&ground).map_err(|_| Unseen::Gone)?;
     let path = root.relative(path).map_err(|_| Unseen::Gone)?;
@@ -24,6 +27,9 @@ pub(crate) fn picture(workdir: &Path, path: &str, stop: &AtomicBool) -> Result<P
         Err(_) => return Err(Unseen::Gone),
     }
     let mut source = root.file(&path).map_err(|_| Unseen::Gone)?;
+    if is_of_another(session, &root, &source) {
+        return Err(Unseen::Elsewhere);
+    }
     let (stop, mut bytes, mut chunk) = (Stop(stop), Vec::new(), vec![0; CHUNK]);
     loop {
         if stop.is_raised() {
