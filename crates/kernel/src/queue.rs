@@ -72,6 +72,8 @@ pub enum Refusal {
 pub struct Busy {
     /// The run that is started and not ended.
     pub active: Option<RunId>,
+    /// True when that run may take the message at its next step.
+    pub takes: bool,
     /// How many are queued.
     pub waiting: usize,
     /// How many may be.
@@ -91,7 +93,10 @@ pub fn admit(policy: OnBusy, busy: &Busy) -> Result<Admission, Refusal> {
         OnBusy::Queue | OnBusy::Steer | OnBusy::Reject if !idle && busy.waiting >= busy.limit => {
             Err(Refusal::QueueFull { waiting: busy.waiting })
         }
-        OnBusy::Steer => Ok(busy.active.clone().map_or(Admission::Queue, |into| Admission::Steer { into })),
+        OnBusy::Steer => {
+            let into = busy.active.clone().filter(|_| busy.takes);
+            Ok(into.map_or(Admission::Queue, |into| Admission::Steer { into }))
+        }
         OnBusy::Queue | OnBusy::Reject => Ok(Admission::Queue),
     }
 }

@@ -138,7 +138,7 @@ impl Registry {
             return Err(Refusal::NoAgent { agent: run.agent });
         }
         self.may_be_born(&run)?;
-        let admission = queue::admit(run.on_busy, &self.busy(&run.session))?;
+        let admission = queue::admit(run.on_busy, &self.busy(&run))?;
         let waiting = match admission {
             Admission::Steer { .. } => Waiting::Steer,
             Admission::Queue | Admission::Interrupt => Waiting::Turn,
@@ -311,10 +311,21 @@ impl Registry {
         self.tallies.changes(agent)
     }
 
-    fn busy(&self, key: &SessionKey) -> Busy {
-        let active = self.of_session(key).find(|e| e.state != RunState::Queued).map(|e| e.run.id.clone());
-        let waiting = self.of_session(key).filter(|e| e.state == RunState::Queued).count();
-        Busy { active, waiting, limit: self.bounds.queued }
+    fn busy(&self, run: &NewRun) -> Busy {
+        let active = self.of_session(&run.session).find(|e| e.state != RunState::Queued);
+        let takes = active.is_some_and(|active| self.takes(active, run));
+        let waiting = self.of_session(&run.session).filter(|e| e.state == RunState::Queued).count();
+        Busy { active: active.map(|e| e.run.id.clone()), takes, waiting, limit: self.bounds.queued }
+    }
+
+    /// Whether a message may steer the active run of its session. That answers it where it answers its own, and a stop of it
+    /// covers the message: so both are of one conversation, and the message's sender may stop that run. In a chat network
+    /// nothing overtakes what was said before it.
+    fn takes(&self, active: &Entry, run: &NewRun) -> bool {
+        let who = Who { principal: run.principal.clone(), admin: run.admin };
+        let in_turn = |e: &Entry| e.state == RunState::Queued && e.waiting == Waiting::Turn;
+        let overtakes = || run.scope.is_some() && self.of_session(&run.session).any(in_turn);
+        who.may_stop(active) && active.run.scope == run.scope && !overtakes()
     }
 
     fn insert(&mut self, run: NewRun, waiting: Waiting, early: Option<Verdict>) {

@@ -53,7 +53,7 @@ fn a_policy_in_a_session(
     #[case] waiting: usize,
     #[case] wanted: Result<Admission, Refusal>,
 ) {
-    let busy = Busy { active: is_active.then(active), waiting, limit: LIMIT };
+    let busy = Busy { active: is_active.then(active), takes: true, waiting, limit: LIMIT };
     assert_eq!(admit(policy, &busy), wanted);
 }
 
@@ -63,17 +63,23 @@ fn a_policy_in_a_session(
 #[case(OnBusy::Interrupt, Admission::Interrupt)]
 #[case(OnBusy::Reject, Admission::Queue)]
 fn an_idle_session_takes_a_message_even_when_none_may_wait(#[case] policy: OnBusy, #[case] wanted: Admission) {
-    let idle = Busy { active: None, waiting: 0, limit: 0 };
+    let idle = Busy { active: None, takes: true, waiting: 0, limit: 0 };
     assert_eq!(admit(policy, &idle), Ok(wanted));
 }
 
 #[test]
 fn where_none_may_wait_a_busy_session_takes_only_an_interrupt() {
-    let busy = Busy { active: Some(active()), waiting: 0, limit: 0 };
+    let busy = Busy { active: Some(active()), takes: true, waiting: 0, limit: 0 };
     for policy in [OnBusy::Queue, OnBusy::Steer] {
         assert_eq!(admit(policy, &busy), Err(Refusal::QueueFull { waiting: 0 }));
     }
     assert_eq!(admit(OnBusy::Interrupt, &busy), Ok(Admission::Interrupt));
+}
+
+#[test]
+fn where_the_active_run_does_not_take_it_a_steering_message_waits_for_its_turn() {
+    let busy = Busy { active: Some(active()), takes: false, waiting: 0, limit: LIMIT };
+    assert_eq!(admit(OnBusy::Steer, &busy), Ok(Admission::Queue));
 }
 
 #[rstest]

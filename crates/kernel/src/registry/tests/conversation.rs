@@ -5,6 +5,7 @@ use std::sync::Arc;
 use quell_protocol::InterruptionScope;
 
 use super::*;
+use crate::queue::Admission;
 use crate::registry::{Accepted, Registry, StopScope};
 use crate::run::RunState;
 
@@ -141,6 +142,68 @@ fn an_operator_stops_in_a_chat_what_the_page_started_there() {
     assert_eq!(registry().stop(&here, &admin(), &ask(), at(4)).aborted, [run_id(chats[0])]);
     let channel = StopScope::Channel { name: "telegram".to_owned() };
     assert_eq!(registry().stop(&channel, &admin(), &ask(), at(4)).aborted, [run_id(chats[0]), run_id(chats[1])]);
+}
+
+fn steering(run: NewRun) -> NewRun {
+    NewRun { on_busy: OnBusy::Steer, ..run }
+}
+
+fn admission(registry: &mut Registry, run: NewRun) -> Admission {
+    let id = run.id.clone();
+    let Ok(Accepted::New(admission)) = registry.accept(run, at(1)) else { panic!("{id} is not let in") };
+    registry.durable(&id, at(1));
+    admission
+}
+
+fn into(id: &str) -> Admission {
+    Admission::Steer { into: run_id(id) }
+}
+
+/// It joined a run that answers elsewhere: its sender read nothing, and could not stop it.
+#[test]
+fn a_message_steers_only_a_run_of_its_own_conversation() {
+    let mut registry = registry();
+    let page = |id: &str| NewRun { principal: principal("alice"), ..new_run(id, "s", OnBusy::Steer) };
+    let thread = |id: &str| NewRun { scope: scope("alice", Some("1")), ..steering(of("alice", id, "s")) };
+    let_in(&mut registry, page("page"));
+    start(&mut registry, "page");
+    assert_eq!(admission(&mut registry, page("page-2")), into("page"));
+    for run in [steering(of("alice", "chat", "s")), thread("thread")] {
+        assert_eq!(admission(&mut registry, run), Admission::Queue);
+    }
+    assert_eq!(registry.take_steers(&run_id("page")).len(), 1);
+    end(&mut registry, "page");
+    start(&mut registry, "chat");
+    assert_eq!(admission(&mut registry, page("page-3")), Admission::Queue);
+}
+
+#[test]
+fn a_message_steers_only_a_run_that_its_sender_may_stop() {
+    for scope in [None, scope("alice", None)] {
+        let mut registry = registry();
+        let of = |sender: &str, id: &str| NewRun { scope: scope.clone(), ..steering(of(sender, id, "s")) };
+        let_in(&mut registry, of("alice", "a"));
+        start(&mut registry, "a");
+        assert_eq!(admission(&mut registry, of("alice", "own")), into("a"));
+        assert_eq!(admission(&mut registry, NewRun { admin: true, ..of("root", "admin") }), into("a"));
+        assert_eq!(admission(&mut registry, of("bob", "other")), Admission::Queue);
+    }
+}
+
+/// What was said after a message with files was answered before it.
+#[test]
+fn in_a_chat_a_message_steers_past_none_that_waits_for_its_turn() {
+    let mut registry = registry();
+    let_in(&mut registry, of("alice", "a", "s"));
+    start(&mut registry, "a");
+    assert_eq!(admission(&mut registry, steering(of("alice", "before", "s"))), into("a"));
+    let files = NewRun { on_busy: OnBusy::Queue, ..of("alice", "files", "s") };
+    assert_eq!(admission(&mut registry, files), Admission::Queue);
+    assert_eq!(admission(&mut registry, steering(of("alice", "after", "s"))), Admission::Queue);
+    let taken: Vec<RunId> = registry.take_steers(&run_id("a")).into_iter().map(|(id, _)| id).collect();
+    assert_eq!(taken, [run_id("before")]);
+    end(&mut registry, "a");
+    assert_eq!(due(&registry, "s").as_deref(), Some("files"));
 }
 
 fn chat(scope: Option<Arc<InterruptionScope>>, key: &str) -> StopScope {

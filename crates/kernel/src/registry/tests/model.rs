@@ -94,7 +94,9 @@ impl Model {
             self.judge_birth(parent, &new.agent)?;
         }
         let live = self.live(&new.session);
-        let active = live.iter().find(|run| run.state != RunState::Queued).map(|run| (run.mark, run.new.id.clone()));
+        let active = live.iter().find(|run| run.state != RunState::Queued);
+        let may = new.admin || active.is_some_and(|run| run.new.principal == new.principal);
+        let active = active.filter(|_| may).map(|run| (run.mark, run.new.id.clone()));
         let waiting = live.iter().filter(|run| run.state == RunState::Queued).count();
         if new.on_busy == OnBusy::Reject && !live.is_empty() {
             return Err(Refusal::Busy);

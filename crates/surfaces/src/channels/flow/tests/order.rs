@@ -5,11 +5,15 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, ready};
+use quell_engine::dispatch::{StopText, Submission};
 use quell_engine::hooks::{LifecycleHook, MessageAnswer};
+use quell_protocol::SessionKey;
+use quell_protocol::api::{OnBusy, Scope};
 use quell_protocol::hook::{HookBody, HookEvent};
 use quell_testkit::model::{Behaviour, Stream};
 use serde_json::Value;
 
+use super::super::caller;
 use super::House;
 
 fn users(request: &Value) -> Vec<String> {
@@ -164,6 +168,65 @@ async fn a_message_with_files_steers_nothing_and_is_answered_with_them() {
     house.paper.wait_for("the second answer", |page| page.says("Second.")).await;
     let said = users(&house.model.request(1).arrived().await.body);
     assert!(said.last().unwrap().contains("notes.txt]"), "{said:?}");
+    house.close().await;
+}
+
+/// It was read and answered before the message with files, which was said first.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_said_after_a_message_with_files_is_answered_after_it() {
+    let house = House::with("on_busy = \"steer\"", |_| {}).await;
+    let call = Stream::new().wait_for("more").tool_call("c1", "recall", &serde_json::json!({"query": "x"}));
+    house.model.script(call);
+    for answer in ["First.", "Second.", "Third."] {
+        house.model.script(Behaviour::text(answer));
+    }
+    house.paper.say("ann", "first");
+    house.model.request(0).arrived().await;
+    let mut heard = house.paper.heard("room", "ann", "look");
+    heard.attachments.push(quell_protocol::Attachment {
+        kind: quell_protocol::AttachmentKind::File,
+        source: "contents".to_owned(),
+        name: Some("notes.txt".to_owned()),
+        media_type: None,
+        bytes: None,
+    });
+    house.paper.tell(heard);
+    house.paper.say("ann", "no, the other one");
+    while house.engine.active_runs().len() < 3 {
+        tokio::task::yield_now().await;
+    }
+    house.model.open_gate("more");
+    house.paper.wait_for("all answers", |page| page.texts() == ["First.", "Second.", "Third."]).await;
+    let said = users(&house.model.request(3).arrived().await.body);
+    assert!(said.last().unwrap().ends_with("no, the other one"), "{said:?}");
+    house.close().await;
+}
+
+/// It joined the run of the page, and nothing was answered in the chat.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_is_answered_in_its_chat_although_the_page_is_at_work_in_its_session() {
+    let house = House::with("on_busy = \"steer\"", |_| {}).await;
+    let call = Stream::new().wait_for("more").tool_call("c1", "recall", &serde_json::json!({"query": "x"}));
+    house.model.script(call).script(Behaviour::text("On the page.")).script(Behaviour::text("In the chat."));
+    let page = Submission {
+        session: SessionKey::parse("paper_room_ann").unwrap(),
+        text: "look after this".to_owned(),
+        agent: None,
+        idempotency_key: None,
+        on_busy: OnBusy::Queue,
+        timeout: None,
+        stop_text: StopText::Literal,
+        errand: None,
+    };
+    // Of ann herself, so that it is not the missing right that keeps her message out of it.
+    house.engine.submit(&caller("paper", "ann", Scope::Write), page).await.unwrap();
+    house.model.request(0).arrived().await;
+    house.paper.say("ann", "book it");
+    while house.engine.active_runs().len() < 2 {
+        tokio::task::yield_now().await;
+    }
+    house.model.open_gate("more");
+    house.paper.wait_for("the answer", |page| page.texts() == ["In the chat."]).await;
     house.close().await;
 }
 
