@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use quell_protocol::api::OnBusy;
-use quell_protocol::{AgentId, RunId, SessionKey, StopReason, Surface, Verdict};
+use quell_protocol::{AgentId, InterruptionScope, RunId, SessionKey, StopReason, Surface, Verdict};
 
 use super::model::{Model, Run};
 use super::{AGENTS, BOUNDS, agent, at, principal, registry, run_id, session};
@@ -15,7 +15,8 @@ use crate::run::{Effect, Input, Outcome, Push, RunState};
 use crate::time::Moment;
 
 const RUNS: [&str; 8] = ["r0", "r1", "r2", "r3", "r4", "r5", "r6", "r7"];
-const SESSIONS: [&str; 3] = ["s0", "s1", "s2"];
+/// One of nobody's chat, two of a channel's.
+const SESSIONS: [&str; 3] = ["s0", "irc_room_ann", "irc_room_bob"];
 const PEOPLE: [&str; 2] = ["ann", "bob"];
 
 /// One use of the registry.
@@ -90,8 +91,17 @@ fn scope() -> impl Strategy<Value = StopScope> {
         2 => (prop::sample::select(AGENTS.as_slice()), phase)
             .prop_map(|(id, phase)| StopScope::Agent { id: agent(id), phase }),
         1 => agents().prop_map(|ids| StopScope::Agents { ids }),
+        1 => key().prop_map(|session| StopScope::Conversation { scope: conversation(), session }),
+        1 => prop::sample::select(["irc", "ir", "irc_room"].as_slice())
+            .prop_map(|name| StopScope::Channel { name: name.to_owned() }),
         1 => Just(StopScope::Everything),
     ]
+}
+
+/// One in which no run of these tests is.
+fn conversation() -> InterruptionScope {
+    let [channel, reply_target, sender] = ["irc", "room", "ann"].map(str::to_owned);
+    InterruptionScope { channel, reply_target, sender, scope_id: None }
 }
 
 fn agents() -> impl Strategy<Value = BTreeSet<AgentId>> {

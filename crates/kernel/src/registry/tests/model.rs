@@ -229,8 +229,9 @@ impl Model {
             }
             StopScope::Agents { ids } => ids.contains(&run.new.agent),
             StopScope::Everything => true,
-            // No run of the model comes from a chat network.
-            StopScope::Conversation { .. } | StopScope::Channel { .. } => false,
+            // No run of the model comes from a chat network: all are from elsewhere, in sessions that may be a chat's.
+            StopScope::Conversation { session, .. } => run.new.session == *session,
+            StopScope::Channel { name } => run.new.session.as_str().starts_with("irc_") && name == "irc",
         };
         let mine = |run: &&Run| who.admin || run.new.principal == who.principal;
         let roots: Vec<u64> = self.runs.iter().filter(named).filter(mine).map(|run| run.mark).collect();
