@@ -5,8 +5,8 @@ use quell_protocol::SessionKey;
 use quell_protocol::channel::{ChannelMessage, InterruptionScope};
 use sha2::{Digest, Sha256};
 
-/// Characters of a channel's name in a shortened key.
-const LONGEST_CHANNEL: usize = 64;
+/// Characters of a channel's name in a shortened key: a name has 64 at the most, and each may be escaped to three.
+const LONGEST_CHANNEL: usize = 3 * 64;
 
 /// The session of a message: `{channel}_{reply_target}_{sender}`, in a thread `{channel}_{reply_target}_{thread}_{sender}`. `_`
 /// and `%` inside a part are percent-escaped, so that no two conversations share one.
@@ -125,6 +125,20 @@ mod tests {
         assert!(key.as_str().starts_with("irc_"), "{key}");
         assert_eq!(history_key(&longer), key, "the same conversation has the same key");
         assert_ne!(history_key(&other), key);
+    }
+
+    /// `/stop all` did not know the sessions of such a channel.
+    #[rstest]
+    #[case::plain("a")]
+    #[case::escaped("_")]
+    fn every_key_of_a_channel_is_known_as_its_own(#[case] letter: &str) {
+        let name = letter.repeat(64);
+        let short = message(&name, "room", None, "bob");
+        let long = message(&name, &"x".repeat(600), None, "bob");
+        for key in [history_key(&short), history_key(&long)] {
+            assert!(is_of_channel(&key, &name), "{key}");
+            assert!(!is_of_channel(&key, &name[1..]), "{key}");
+        }
     }
 
     #[test]

@@ -10,7 +10,8 @@ use super::{Entry, NewRun, Registry, Who};
 use crate::channel::keys::is_of_channel;
 use crate::run::RunState;
 
-/// The runs of each scope, so that none of a thousand chats looks at the runs of the others.
+/// The runs of each scope, so that a message in one of a thousand chats looks at no run of the others. A stop does: what came
+/// into a chat's session through another door has no scope.
 #[derive(Debug, Default)]
 pub(super) struct Conversations(HashMap<Arc<InterruptionScope>, Vec<RunId>>);
 
