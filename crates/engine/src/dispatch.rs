@@ -23,7 +23,7 @@ use quell_kernel::Registry;
 use quell_kernel::registry::{Gate, StopAsk, StopScope};
 use quell_protocol::api::Hold;
 use quell_protocol::audit::Action;
-use quell_protocol::{HookEvent, Surface};
+use quell_protocol::{HookEvent, Principal, RunId, Surface};
 use tokio_util::sync::CancellationToken;
 
 pub use crate::access::{Access, Caller};
@@ -143,6 +143,20 @@ impl Engine {
     #[must_use]
     pub fn stop(&self, caller: &Caller, scope: &StopScope, ask: &StopAsk) -> Stop {
         let stop = self.0.runs.stop(scope, &caller.who(), ask);
+        self.tell_of_stop(caller, (scope, ask), &stop);
+        stop
+    }
+
+    /// Stops a run that may not be accepted yet, as [`Engine::stop`] does. The caller knows whose it is; one who may stop it
+    /// ends it as soon as it is accepted, in the caller's own name.
+    #[must_use]
+    pub fn stop_coming(&self, caller: &Caller, (run, owner): (&RunId, &Principal), ask: &StopAsk) -> Stop {
+        let stop = self.0.runs.stop_coming((run, owner), &caller.who(), ask);
+        self.tell_of_stop(caller, (&StopScope::Run { id: run.clone(), session: None }, ask), &stop);
+        stop
+    }
+
+    fn tell_of_stop(&self, caller: &Caller, (scope, ask): (&StopScope, &StopAsk), stop: &Stop) {
         if let (Surface::Tui, StopScope::Session { key, .. }) = (caller.surface, scope) {
             tracing::info!(session = %key, principal = %caller.principal, push = ?ask.push, "Esc pressed");
         }
@@ -150,8 +164,7 @@ impl Engine {
             principal = %caller.principal, surface = ?caller.surface, scope = ?scope, push = ?ask.push,
             stopped = stop.aborted.len(), processes = stop.ended, "abort request handled"
         );
-        self.note_stop(caller, (scope, ask), &stop);
-        stop
+        self.note_stop(caller, (scope, ask), stop);
     }
 
     /// Who may come in.

@@ -21,7 +21,7 @@ use quell_kernel::queue::Refusal;
 use quell_kernel::registry::{Accepted, Background as Kept, Entry, Gate, Phase, StopAsk, StopScope, Stopped, Who};
 use quell_kernel::{Debts, Effect, Input, Moment, Push, Registry, RunState};
 use quell_protocol::api::ComputeStatus;
-use quell_protocol::{AgentId, RunId, SessionKey, StopReason};
+use quell_protocol::{AgentId, Principal, RunId, SessionKey, StopReason};
 use tokio::runtime::Handle;
 use tokio_util::task::TaskTracker;
 
@@ -164,6 +164,17 @@ impl Runs {
             | StopScope::Conversation { .. }
             | StopScope::Channel { .. } => false,
         });
+        stop
+    }
+
+    /// Stops a run whose owner `who` knows, accepted or not, as [`Runs::stop`] does.
+    #[must_use]
+    pub fn stop_coming(&self, run: (&RunId, &Principal), who: &Who, ask: &StopAsk) -> Stop {
+        let requested = self.now();
+        let mut state = self.lock();
+        let stopped = state.registry.stop_coming(run, who, ask, requested);
+        let mut stop = self.carry_out(&mut state, stopped, requested);
+        self.end_processes(&mut stop, ask.push, |_| false);
         stop
     }
 

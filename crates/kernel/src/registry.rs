@@ -14,7 +14,7 @@ mod tally;
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 
 use quell_protocol::api::{ComputeStatus, OnBusy};
-use quell_protocol::{AgentId, By, RunId, SessionKey, StopReason, Verdict};
+use quell_protocol::{AgentId, By, Principal, RunId, SessionKey, StopReason, Verdict};
 
 pub use self::ask::{AgentPhase, Background, Queued, StopAsk, StopScope};
 use self::conversation::Conversations;
@@ -239,12 +239,25 @@ impl Registry {
 
     /// Stops what `scope` covers and `who` may stop.
     pub fn stop(&mut self, scope: &StopScope, who: &Who, ask: &StopAsk, now: Moment) -> Stopped {
-        let roots = self.roots(scope, who);
         if let StopScope::Run { id, session } = scope
             && !self.runs.contains_key(id)
         {
             self.early.keep((&who.principal, id, session.as_ref()), ask.verdict(who), now);
         }
+        self.stop_known(scope, who, ask, now)
+    }
+
+    /// Stops a run whose owner the caller knows, also one that is not accepted yet: then the stop is kept for its owner, in
+    /// the name of `who` asked for it, if that is the owner or may stop any run.
+    pub fn stop_coming(&mut self, (id, owner): (&RunId, &Principal), who: &Who, ask: &StopAsk, now: Moment) -> Stopped {
+        if !self.runs.contains_key(id) && (who.admin || who.principal == *owner) {
+            self.early.keep((owner, id, None), ask.verdict(who), now);
+        }
+        self.stop_known(&StopScope::Run { id: id.clone(), session: None }, who, ask, now)
+    }
+
+    fn stop_known(&mut self, scope: &StopScope, who: &Who, ask: &StopAsk, now: Moment) -> Stopped {
+        let roots = self.roots(scope, who);
         let stopped = self.abort_all(roots.clone(), ask.push, &ask.verdict(who), now);
         self.bar(&roots, &stopped.covered);
         stopped

@@ -95,6 +95,32 @@ fn a_stop_that_comes_first_holds_for_its_own_principal_only() {
     assert_eq!(*state(&registry, "r"), RunState::Queued);
 }
 
+/// Its receipt named whoever had sent the message.
+#[test]
+fn an_admins_stop_that_comes_first_ends_the_run_of_another_in_the_admins_name() {
+    let mut registry = registry();
+    let (id, ann) = (run_id("r"), principal("ann"));
+    let early = |registry: &mut Registry, who| registry.stop_coming((&id, &ann), &who, &ask(), at(0));
+    assert_eq!(early(&mut registry, who("bob")), Stopped::default());
+    registry.accept(new_run("r", "s", OnBusy::Queue), at(0)).unwrap();
+    registry.withdraw(&id);
+    assert_eq!(early(&mut registry, admin()), Stopped::default(), "it is not known");
+    assert_eq!(accept_and_settle(&mut registry, new_run("r", "s", OnBusy::Queue), 1).aborted, ["r"].map(run_id));
+    let Some(Verdict::Aborted { by: Some(by), .. }) = state(&registry, "r").verdict() else { panic!("not aborted") };
+    assert_eq!(by.principal, principal("root"));
+}
+
+#[test]
+fn a_stop_that_names_a_runs_owner_gives_no_right_to_it() {
+    let mut registry = registry();
+    let (id, ann) = (run_id("r"), principal("ann"));
+    registry.stop_coming((&id, &ann), &who("bob"), &ask(), at(0));
+    accept_and_settle(&mut registry, new_run("r", "s", OnBusy::Queue), 1);
+    assert!(registry.stop_coming((&id, &ann), &who("bob"), &ask(), at(2)).covered.is_empty());
+    assert_eq!(*state(&registry, "r"), RunState::Queued);
+    assert_eq!(registry.stop_coming((&id, &ann), &who("ann"), &ask(), at(2)).aborted, ["r"].map(run_id));
+}
+
 #[rstest]
 #[case::its_own("s", true)]
 #[case::another("t", false)]
