@@ -56,7 +56,8 @@ enum SessionsVerb {
         #[arg(value_name = "FILE")]
         file: PathBuf,
     },
-    /// Remove a session with its history and notes; notes of who wrote in a private chat stay: `quell memory senders`
+    /// Remove a session with its history, notes and the files that came with its messages; notes of who wrote in a private chat
+    /// stay: `quell memory senders`
     Delete {
         /// Its key
         #[arg(value_parser = session_key)]

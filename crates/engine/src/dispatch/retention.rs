@@ -141,7 +141,7 @@ impl Engine {
         };
         // Nobody makes its successor until all of it is gone.
         let _shut = self.inner().sessions.end(&idle.key).await;
-        // It says no when a message came in this very moment.
+        // It says no when a message came in this very moment: so the files go after it.
         if self.inner().store.retire_session(idle.clone(), entry).await? != Deleted::Yes {
             return Ok(false);
         }

@@ -10,6 +10,7 @@ use quell_protocol::session::{SessionRequest, SessionView};
 use quell_protocol::{By, RunId, SessionKey};
 
 use super::{Caller, Deed, Engine, Got, NotMade};
+use crate::agent::Materials;
 use crate::cell::Notice;
 use crate::scope::{Point, Scope};
 use crate::store::{Deleted, StoreError};
@@ -170,6 +171,8 @@ impl Engine {
             over.extend(orphans);
             // What it has is given back before what it was is gone, and nobody makes a new one of what is going.
             let _shut = self.inner().sessions.end(key).await;
+            // Before its row: as long as there is one, whoever was cut short can delete it again.
+            self.remove_files(key).await;
             let deleted = self.inner().store.delete_session(key.clone(), over).await?;
             // Runs that came in behind the stop are stopped, too, if they are the caller's. Those that nobody knows are rows
             // that an earlier write failed to close.
@@ -178,7 +181,6 @@ impl Engine {
                 continue;
             }
             self.inner().sessions.forget_history(key);
-            self.remove_files(key).await;
             break deleted == Deleted::Yes;
         };
         if deleted {
@@ -189,14 +191,17 @@ impl Engine {
         Ok(deleted)
     }
 
-    /// Removes what came into a session that is deleted, whichever of the agents answered it. What cannot be removed is a line in
-    /// the log.
+    /// Removes what came into a session that is deleted, whichever of the agents answered it: also one that has left, if its
+    /// workdir was where those are that name none. What cannot be removed is a line in the log.
     pub(super) async fn remove_files(&self, key: &SessionKey) {
         let roll = self.inner().workshop.society.roll();
-        let workdirs: BTreeSet<PathBuf> = roll.values().map(|agent| agent.workdir.clone()).collect();
+        let mut workdirs: BTreeSet<PathBuf> = roll.values().map(|agent| agent.workdir.clone()).collect();
+        let homes = Materials::homes(&self.inner().config.data_dir);
         let key = key.clone();
         let scope = Scope::new(self.inner().clock, self.inner().config.probe.clone());
         let removing = scope.blocking(Point::Blocking, "files of a deleted session", move |_| {
+            let left = std::fs::read_dir(homes).into_iter().flatten();
+            workdirs.extend(left.flatten().map(|home| home.path()));
             for workdir in workdirs {
                 if let Err(error) = remove_attachments(&workdir, &key) {
                     tracing::error!(session = %key, workdir = %workdir.display(), %error, "files of a deleted session stay");

@@ -1,7 +1,7 @@
 //! What agents are built from, and the building of one: a pure question of its configuration and of what exists.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use quell_protocol::AgentId;
@@ -20,7 +20,7 @@ pub struct Materials {
     pub toolbox: Arc<Toolbox>,
     /// The names of the configured MCP servers.
     pub servers: BTreeSet<String>,
-    /// Where the workdirs of agents are that name none.
+    /// Below it are the workdirs of agents that name none.
     pub data_dir: PathBuf,
 }
 
@@ -35,6 +35,12 @@ pub struct BadAgent {
 }
 
 impl Materials {
+    /// Where the workdirs of agents are that name none.
+    #[must_use]
+    pub fn homes(data_dir: &Path) -> PathBuf {
+        data_dir.join("work")
+    }
+
     /// Builds an agent with the model that its configuration names. Its workdir exists then. Whether its parent does is the
     /// tree's business, not the agent's.
     ///
@@ -94,7 +100,7 @@ impl Materials {
         if config.thinking_mode().is_some() && !model.may_think() {
             return Err(wrong(format!("thinking: {NO_THINKING}")));
         }
-        let own = || self.data_dir.join("work").join(id.as_str().replace(['/', '\\', '.'], "_"));
+        let own = || Self::homes(&self.data_dir).join(id.as_str().replace(['/', '\\', '.'], "_"));
         let workdir = config.workdir.clone().unwrap_or_else(own);
         std::fs::create_dir_all(&workdir)
             .map_err(|error| wrong(format!("its workdir {} cannot be made: {error}", workdir.display())))?;

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use quell_engine::dispatch::Got;
+use quell_engine::tools::attachment::folder_of;
 use quell_kernel::Push;
 use quell_protocol::ResourceKind;
 use quell_protocol::approval::Decision;
@@ -132,6 +133,29 @@ async fn a_deleted_session_is_cleaned_up_before_the_answer() {
     assert_eq!(scene.around.alive(), 0);
     assert_eq!(scene.state("s").await, "none");
     assert_eq!(scene.around.heard_of("s").last(), Some(&HookEvent::Terminate));
+    scene.house.close().await;
+}
+
+/// Where the deletion was cut short, the session was gone and its files stayed; and an agent that has left has no workdir to look in.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn files_of_a_session_go_before_it_whichever_agent_has_left() {
+    let scene = Scene::open().await;
+    scene.house.ask("s", "hello").await;
+    let homes = scene.house.dir.path().join("work");
+    let file = |agent: &str, session: &str| homes.join(agent).join(folder_of(&key(session))).join("r1/0-cat.png");
+    let (left, others) = (file("has-left", "s"), file("has-left", "t"));
+    for file in [&left, &others] {
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        std::fs::write(file, "cat").unwrap();
+    }
+    let database = rusqlite::Connection::open(scene.house.dir.path().join("quell.db")).unwrap();
+    let refuse = "CREATE TRIGGER refuse BEFORE DELETE ON sessions BEGIN SELECT RAISE(ABORT, 'no'); END";
+    database.execute_batch(refuse).unwrap();
+    let ask = crate::harness::ask(quell_kernel::Push::Gentle);
+    assert!(scene.house.engine.delete_session(&alice(), &key("s"), &ask).await.is_err());
+    assert!(!left.exists() && others.exists());
+    database.execute_batch("DROP TRIGGER refuse").unwrap();
+    assert!(scene.house.engine.delete_session(&alice(), &key("s"), &ask).await.unwrap(), "it can be deleted again");
     scene.house.close().await;
 }
 
