@@ -142,7 +142,8 @@ impl Memory {
 
     /// What a run is shown besides its message: of its session's and its agent's notes, or, of a message from a chat network, of
     /// its sender's, and in a group of the conversation's (row D8); none when there is nothing to show, the
-    /// configuration does not want it, or the database has no answer.
+    /// configuration does not want it, or the database has no answer. Such a message is about the words that are given with
+    /// its errand: what its hooks left of it, and no names of files.
     ///
     /// # Errors
     /// [`Cancelled`] when the scope was cancelled first.
@@ -153,11 +154,12 @@ impl Memory {
         &self,
         scope: &Scope,
         run: &NewRun,
-        errand: Option<&Errand>,
+        heard: Option<(&Errand, &str)>,
     ) -> Result<Option<String>, Cancelled> {
         if !self.settings.auto_recall {
             return Ok(None);
         }
+        let (errand, words) = heard.map_or((None, run.text.as_str()), |(errand, words)| (Some(errand), words));
         let scopes = match errand.map(Errand::message) {
             None => vec![NoteScope::Session(run.session.clone()), NoteScope::Agent(run.agent.clone())],
             Some(message) if is_group(message) => vec![sender_of(message), NoteScope::Session(run.session.clone())],
@@ -165,7 +167,7 @@ impl Memory {
         };
         let of_each_scope = self.settings.recall_limit;
         // One more, because the message itself may be a note by now.
-        let search = self.store.search_notes(scopes, &run.text, of_each_scope.saturating_add(1));
+        let search = self.store.search_notes(scopes, words, of_each_scope.saturating_add(1));
         let found = match scope.race(Point::Recall, search).await? {
             Ok(found) => found,
             Err(error) => {

@@ -18,13 +18,14 @@ use crate::scope::{Cancelled, Point};
 
 impl Runs {
     /// Before the first step: hooks may change the message or keep it back, and what came with it is fetched; the message that
-    /// the model reads is the one that comes of this. Answers the run's outcome when there is nothing to be done.
+    /// the model reads is the one that comes of this. Answers its words without the files, or the run's outcome when there is
+    /// nothing to be done.
     pub(super) async fn gather(
         &self,
         cell: &Arc<Cell>,
         errand: &Errand,
         workdir: &Path,
-    ) -> Result<Option<Outcome>, Cancelled> {
+    ) -> Result<Result<String, Outcome>, Cancelled> {
         let message = errand.message();
         let asked = || Happening::of_received(message.clone());
         let content = match self.ask_hook(HookEvent::MessageReceived, cell, asked).await? {
@@ -33,12 +34,12 @@ impl Runs {
             MessageAnswer::Cancel { reason } => {
                 errand.courier().withheld(&reason);
                 let message = format!("a hook kept the message back: {reason}");
-                return Ok(Some(Outcome::Failed { code: WITHHELD.to_owned(), message }));
+                return Ok(Err(Outcome::Failed { code: WITHHELD.to_owned(), message }));
             }
         };
         // waits: raced there.
         let lines = self.fetch(cell, errand, workdir).await?;
-        let text = [content].into_iter().chain(lines).filter(|text| !text.trim().is_empty());
+        let text = [content.clone()].into_iter().chain(lines).filter(|text| !text.trim().is_empty());
         let text = text.collect::<Vec<_>>().join("\n");
         if text != cell.run.text {
             cell.pen().ask_instead(text.clone())?;
@@ -47,7 +48,7 @@ impl Runs {
         let at = || cell.view().accepted_at;
         let saving = self.workshop().memory.save_message(&cell.run, Some((errand, &text)), at);
         cell.scope.race(Point::Remember, saving).await?;
-        Ok(None)
+        Ok(Ok(content))
     }
 
     async fn fetch(&self, cell: &Cell, errand: &Errand, workdir: &Path) -> Result<Vec<String>, Cancelled> {

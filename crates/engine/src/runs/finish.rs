@@ -137,15 +137,18 @@ impl Runs {
             let agent = &*agent;
             let (run, workshop, scope, pen) = (cell.id(), &**self.workshop(), &cell.scope, cell.pen());
             let errand = cell.errand.as_ref();
-            if let Some(errand) = errand {
+            let gathered = match errand {
                 // waits: raced there.
-                if let Some(outcome) = self.gather(cell, errand, &agent.workdir).await? {
-                    return Ok(outcome);
-                }
-            }
+                Some(errand) => match self.gather(cell, errand, &agent.workdir).await? {
+                    Ok(words) => Some((errand, words)),
+                    Err(outcome) => return Ok(outcome),
+                },
+                None => None,
+            };
             let history = errand::shown(history, errand);
             let told = errand.map(|errand| self.circumstances(errand, &history));
-            let recalled = workshop.memory.preamble(scope, &cell.run, errand).await?;
+            let heard = gathered.as_ref().map(|(errand, words)| (*errand, words.as_str()));
+            let recalled = workshop.memory.preamble(scope, &cell.run, heard).await?;
             let preamble =
                 [told, recalled].into_iter().flatten().reduce(|told, recalled| format!("{told}\n\n{recalled}"));
             let visit = workshop.mcp.visit(agent.visitor(run, &cell.run.session, endpoint));

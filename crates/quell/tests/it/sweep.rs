@@ -2,7 +2,7 @@
 //! same is demanded ([`proof`]). Cases and modes are data, so a new waiting point is one more row in [`cases`].
 
 mod cases;
-mod chat;
+pub(crate) mod chat;
 mod crash;
 mod hooked;
 mod proof;

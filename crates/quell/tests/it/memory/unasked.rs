@@ -1,16 +1,23 @@
 //! What happens by itself: a run is shown what its message is about, and messages are saved.
 
+use std::sync::Arc;
+
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, ready};
 use quell_engine::agent::AgentConfig;
 use quell_engine::dispatch::Submission;
+use quell_engine::hooks::{LifecycleHook, MessageAnswer};
 use quell_engine::llm::{ProviderConfig, ProviderKind};
 use quell_engine::scope::Point;
 use quell_protocol::Verdict;
+use quell_protocol::hook::{HookBody, HookEvent};
 use quell_testkit::model::{ModelRequest, Stream};
 use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::*;
 use crate::harness::{flat, message, message_as, run_id};
+use crate::sweep::chat::errand;
 
 const BLOCK: &str = "[Memory context]\n- fence: The fence is green.";
 
@@ -175,6 +182,52 @@ async fn a_steered_message_is_saved_too() {
     house.ended(&steered.message_id.unwrap()).await;
     let texts: Vec<String> = notes(&house, of_session("s")).await.into_iter().map(|note| note.text).collect();
     assert!(texts.contains(&"and paint the boat".to_owned()), "{texts:?}");
+    house.close().await;
+}
+
+/// Keeps what fences are from everybody.
+struct Discreet;
+
+impl LifecycleHook for Discreet {
+    fn name(&self) -> &str {
+        "discreet"
+    }
+
+    fn wants(&self, event: HookEvent) -> bool {
+        event == HookEvent::MessageReceived
+    }
+
+    fn on_message_received<'a>(&'a self, body: &'a HookBody) -> BoxFuture<'a, MessageAnswer> {
+        let hidden = body.message.as_ref().unwrap().content.replace("colour of the fence", "thing");
+        ready(MessageAnswer::Content(hidden)).boxed()
+    }
+}
+
+/// What a hook took out of a message was shown by the notes about it; and a message without words was about those that say so.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_from_a_chat_is_about_the_words_that_its_hooks_left_of_it() {
+    let house = house(|config| {
+        (config.memory.auto_recall, config.memory.auto_save) = (true, true);
+        config.lifecycle.push(Arc::new(Discreet));
+    })
+    .await;
+    let mut number = 0;
+    let mut say = async |content: &str, text: &str| {
+        number += 1;
+        let errand = Some(errand(&number.to_string(), content));
+        let run = house.send(Submission { errand, ..message(&format!("s{number}"), text) }).await;
+        assert_eq!(house.ended(&run).await.verdict, Some(Verdict::Completed));
+        last_user(&house.last_messages())
+    };
+    for note in ["The fence has the colour green.", "These files came without words."] {
+        say(note, note).await;
+    }
+    let shown = say("has the fence the colour green?", "has the fence the colour green?").await;
+    assert!(shown.contains("[Memory context]\n- "), "{shown}");
+    let hidden = say("what is the colour of the fence?", "what is the colour of the fence?").await;
+    assert!(hidden.contains("what is the thing?") && !hidden.contains("[Memory"), "{hidden}");
+    let files = say("", "(files, without words)").await;
+    assert!(files.contains("[FILE:short.txt]") && !files.contains("[Memory"), "{files}");
     house.close().await;
 }
 

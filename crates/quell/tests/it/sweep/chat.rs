@@ -27,7 +27,7 @@ impl Courier for Quick {
 }
 
 /// The errand of a message with this text.
-pub(super) fn errand(id: &str, text: &str) -> Errand {
+pub(crate) fn errand(id: &str, text: &str) -> Errand {
     let file =
         Attachment { kind: AttachmentKind::File, source: "1".to_owned(), name: None, media_type: None, bytes: None };
     let message = ChannelMessage {
