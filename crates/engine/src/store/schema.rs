@@ -54,7 +54,8 @@ pub(super) fn open_writer(path: &Path) -> Result<Connection, StoreError> {
         connection.execute_batch("PRAGMA auto_vacuum = INCREMENTAL")?;
         enter_wal(&connection)?;
         connection.execute_batch(
-            "PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON; PRAGMA journal_size_limit = 4194304;",
+            "PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON; PRAGMA journal_size_limit = 4194304;
+             PRAGMA secure_delete = FAST;",
         )?;
         migrate(&mut connection)?;
         Ok(connection)

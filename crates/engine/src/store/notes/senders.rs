@@ -36,8 +36,12 @@ impl Store {
         let sender = NoteScope::Sender(sender);
         self.write(move |db| {
             let Some(scope) = number(db, &sender)? else { return Ok(0) };
+            // Nothing of it stays legible in pages that are free, nor in the index, which keeps the words of what was deleted until
+            // it is merged.
+            db.execute_batch("PRAGMA secure_delete = ON")?;
             let notes = db.prepare_cached("DELETE FROM notes WHERE scope = ?1")?.execute([scope])?;
             forget_name(db, scope)?;
+            db.execute_batch("INSERT INTO note_words (note_words) VALUES ('optimize'); PRAGMA secure_delete = FAST")?;
             Ok(notes as u64)
         })
         .await

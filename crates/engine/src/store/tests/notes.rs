@@ -306,6 +306,34 @@ async fn a_forgotten_sender_leaves_no_note_no_word_and_no_name() {
     assert_eq!(keys(&store, of_sender("tg:1"), "boat").await, ["k"], "whoever writes again is remembered again");
 }
 
+/// Deleted rows stayed in pages that were free, and their words in the index.
+#[tokio::test]
+async fn of_a_forgotten_sender_no_word_stays_in_the_file() {
+    let home = tempfile::tempdir().unwrap();
+    for forget in [false, true] {
+        let store = Store::open(home.path(), FILE).unwrap();
+        // Of one page and of many, between those of others.
+        for (key, more) in [("short", 0), ("long", 9000), ("longer", 90_000)] {
+            let text = format!("zygomorph {} zygomatic", "ab ".repeat(more / 3));
+            remember(&store, of_sender("tg:4711"), key, &text).await;
+            remember(&store, of_agent("main"), key, "boat").await;
+        }
+        if forget {
+            store.forget_sender("tg:4711".into()).await.unwrap();
+            assert_eq!(keys(&store, of_agent("main"), "boat").await.len(), 3);
+        }
+        store.close().await;
+        let mut held = Vec::new();
+        for file in std::fs::read_dir(home.path()).unwrap() {
+            held.extend(std::fs::read(file.unwrap().path()).unwrap());
+        }
+        for word in ["zygom", "omatic", "tg:4711"] {
+            let found = held.windows(word.len()).any(|part| part.eq_ignore_ascii_case(word.as_bytes()));
+            assert_eq!(found, !forget, "{word}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn the_name_of_a_sender_goes_with_the_last_note() {
     let (store, _home) = fresh();
