@@ -3,7 +3,7 @@
 
 use std::ffi::OsStr;
 use std::io::Read;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
 use quell_protocol::SessionKey;
@@ -23,18 +23,6 @@ pub fn folder_of(session: &SessionKey) -> String {
 fn hash_of(session: &SessionKey) -> String {
     let hash = Sha256::digest(session.as_str().as_bytes());
     hash.iter().take(HASHED).map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// True for a path of files that came into another session: nobody's files go to somebody else because of what a message says.
-#[must_use]
-pub fn is_foreign(workdir: &Path, path: &str, session: &SessionKey) -> bool {
-    let path = Path::new(path);
-    let inside = path.strip_prefix(workdir).unwrap_or(path);
-    let parts: Vec<_> = inside.components().filter(|part| *part != Component::CurDir).collect();
-    let climbs = parts.contains(&Component::ParentDir);
-    let among = parts.first().is_some_and(|first| first.as_os_str() == FOLDER);
-    let own = Path::new(&folder_of(session)).components().eq(parts.iter().take(2).copied());
-    climbs || (among && !own)
 }
 
 /// True when what was opened came into another session, however its path was written: nobody's files go to somebody else because
@@ -153,20 +141,6 @@ mod tests {
         assert!(read("way-out/key", 10).is_err());
         assert!(write_attachment(dir.path(), "way-out/planted", b"x", &GO).is_err());
         assert!(!outside.path().join("planted").exists());
-    }
-
-    #[test]
-    fn files_of_one_session_are_foreign_to_another() {
-        let (ann, bob) = (SessionKey::parse("ann").unwrap(), SessionKey::parse("bob").unwrap());
-        let work = Path::new("/work");
-        let file = format!("{}/r1/0-cat.png", folder_of(&ann));
-        for path in [file.clone(), format!("./{file}"), format!("/work/{file}"), format!("/work/./{file}")] {
-            assert!(!is_foreign(work, &path, &ann) && is_foreign(work, &path, &bob), "{path}");
-        }
-        for path in ["attachments", "notes/../attachments/x", "/work/attachments/"] {
-            assert!(is_foreign(work, path, &ann), "{path}");
-        }
-        assert!(!is_foreign(work, "notes/cat.png", &ann));
     }
 
     /// The path was compared as it was written, and the real name of a linked workdir, or a link in it, passed.

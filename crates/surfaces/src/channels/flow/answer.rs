@@ -11,7 +11,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use quell_engine::channel::{Courier, Spot, Undelivered};
 use quell_engine::scope::Point;
-use quell_engine::tools::attachment::{folder_of, is_foreign, read_attachment, write_attachment};
+use quell_engine::tools::attachment::{folder_of, read_attachment, write_attachment};
 use quell_kernel::channel::sanitise::Narration;
 use quell_protocol::{Attachment, AttachmentKind, ChannelMessage, RunId};
 use tokio::sync::watch;
@@ -213,9 +213,6 @@ impl Answer {
 
     async fn send_file(&self, (channel, file): (&Channel, Attachment), spot: Spot<'_>) -> Result<(), NotSent> {
         let refused = |why: String| NotSent::Refused { why };
-        if is_foreign(spot.workdir, &file.source, spot.session) {
-            return Err(refused(format!("{} is not of this conversation", file.source)));
-        }
         let Some(files) = channel.network.files() else {
             return Err(refused(format!("{} takes no files", channel.name)));
         };
@@ -224,8 +221,8 @@ impl Answer {
             let sent = {
                 // Closed never. Given back before a pause, and the file with it: others are not kept waiting by a network's wish.
                 let _one_of_few = channel.sending.acquire().await;
-                let (path, folder) = (file.source.clone(), spot.workdir.to_owned());
-                let read = move |stop: &AtomicBool| read_attachment(&folder, &path, LARGEST_FILE, stop);
+                let (path, folder, session) = (file.source.clone(), spot.workdir.to_owned(), spot.session.clone());
+                let read = move |stop: &AtomicBool| read_attachment(&folder, &session, &path, LARGEST_FILE, stop);
                 let read = spot.scope.blocking(Point::Blocking, "a file of an answer", read).await;
                 let bytes = read.map_err(|_| refused("the request was stopped".to_owned()))?.map_err(refused)?;
                 files.send(&self.place, &file, bytes).await

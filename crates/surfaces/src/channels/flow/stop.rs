@@ -135,9 +135,8 @@ fn act(
     }
     let mut taken_back = withdrawn.letters.len();
     for (run, sender) in withdrawn.in_flight {
-        // A stop of a run that is not known yet is kept for whoever will have sent it.
-        let sender = super::caller(&message.channel, &sender, Rights::Write);
-        let of_run = engine.stop(&sender, &StopScope::Run { id: run, session: None }, &ask(Push::Gentle));
+        let owner = super::principal(&message.channel, &sender);
+        let of_run = engine.stop_coming(&caller, (&run, &owner), &ask(Push::Gentle));
         taken_back += usize::from(of_run.tickets.is_empty());
         stop.aborted.extend(of_run.aborted);
         stop.ending.extend(of_run.ending);
