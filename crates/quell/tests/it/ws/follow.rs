@@ -80,7 +80,11 @@ async fn who_is_behind_the_runs_ring_gets_a_snapshot() {
     house.model.script(pieces.wait_for("go").text("y"));
     let run = house.send("s", "hello").await;
     let mut live = house.http.events(&run, 0).await;
-    while live.next().await.unwrap().seq < 42 {}
+    let mut written = 0;
+    while written < 40_000 {
+        let event = live.next().await.unwrap();
+        written += event.data["text"].as_str().filter(|_| event.kind == "text.delta").map_or(0, str::len);
+    }
     let mut client = page(&house).await;
     client.call("runs.follow", json!({"runId": run})).await;
     let snapshot = client.event_with("run.event", "type", "run.snapshot").await;
