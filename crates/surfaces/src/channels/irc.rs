@@ -27,7 +27,7 @@ use futures_util::future::BoxFuture;
 use uuid::Uuid;
 
 use account::Account;
-use outbox::Outbox;
+use outbox::{Outbox, Turn};
 
 use super::config::{BadChannel, ChannelConfig};
 use super::format::{Form, Markup, Measure, Piece};
@@ -87,7 +87,20 @@ impl Network for Irc {
         _key: &'a str,
     ) -> BoxFuture<'a, Result<MessageId, NotSent>> {
         async move {
-            self.outbox.put(&place.target, &piece.marked)?.gone().await?;
+            self.outbox.put(&place.target, &piece.marked, Turn::Last)?.gone().await?;
+            Ok(MessageId(Uuid::now_v7().simple().to_string()))
+        }
+        .boxed()
+    }
+
+    fn send_first<'a>(
+        &'a self,
+        place: &'a Place,
+        piece: &'a Piece,
+        _key: &'a str,
+    ) -> BoxFuture<'a, Result<MessageId, NotSent>> {
+        async move {
+            self.outbox.put(&place.target, &piece.marked, Turn::First)?.gone().await?;
             Ok(MessageId(Uuid::now_v7().simple().to_string()))
         }
         .boxed()

@@ -32,6 +32,17 @@ pub trait Network: Send + Sync + 'static {
         key: &'a str,
     ) -> BoxFuture<'a, Result<MessageId, NotSent>>;
 
+    /// Sends one piece before all that waits in this network, such as the answer to a stop. Only a network that keeps a queue of its
+    /// own has to do something about it.
+    fn send_first<'a>(
+        &'a self,
+        place: &'a Place,
+        piece: &'a Piece,
+        key: &'a str,
+    ) -> BoxFuture<'a, Result<MessageId, NotSent>> {
+        self.send(place, piece, key)
+    }
+
     /// Asks the network who this account is, without listening: for `quell channels test` and `quell doctor`. The answer is
     /// one line for people.
     fn probe(&self) -> BoxFuture<'_, Result<String, Trouble>>;

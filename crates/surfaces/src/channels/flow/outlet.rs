@@ -1,5 +1,5 @@
 //! Notices: what is said in a chat besides answers. One task sends them, to many places at a time and to each place one after the
-//! other; what waits is bounded, and nobody waits for it.
+//! other, what stops have to say beside the rest; what waits is bounded, and nobody waits for it.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -11,7 +11,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::Instant;
 
 use super::channel::Channel;
-use super::send::{Patience, send};
+use super::send::{Patience, send, send_first};
 use crate::channels::format::pieces;
 use crate::channels::seam::Place;
 
@@ -20,6 +20,7 @@ const HANDED_OVER: usize = 256;
 /// Notices that wait in one place: further ones are dropped, and tools' before that.
 const WAITING: usize = 8;
 const WAITING_OF_TOOLS: usize = 2;
+const WAITING_OF_STOPS: usize = 16;
 /// Places to which notices are sent at the same time.
 const PLACES: usize = 64;
 /// Stops of a channel whose end is waited for, to be told.
@@ -54,12 +55,21 @@ pub(super) struct Notice {
     weight: Weight,
 }
 
-/// What matters more is sent first, and dropped last.
+/// What matters more is dropped last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Weight {
     Tool,
     Word,
     Stop,
+}
+
+/// What is said one after the other: in a place, what stops have to say or the rest.
+type Lane = (Place, bool);
+
+impl Notice {
+    fn lane(&self) -> Lane {
+        (self.place.clone(), self.weight == Weight::Stop)
+    }
 }
 
 impl Outlet {
@@ -75,7 +85,7 @@ impl Outlet {
         self.put(place, text.into(), Weight::Word);
     }
 
-    /// Answers a stop: before everything else that waits there.
+    /// Answers a stop: before everything else that waits, there and in the network.
     pub(super) fn say_of_stop(&self, place: &Place, text: impl Into<String>) {
         self.put(place, text.into(), Weight::Stop);
     }
@@ -116,26 +126,26 @@ impl Outlet {
 
 /// Sends a channel's notices until the channel is gone.
 pub(super) async fn send_notices(channel: Weak<Channel>, mut notices: mpsc::Receiver<Notice>) {
-    let mut places: HashMap<Place, VecDeque<Notice>> = HashMap::new();
+    let mut lanes: HashMap<Lane, VecDeque<Notice>> = HashMap::new();
     let mut under_way = FuturesUnordered::new();
     loop {
         // Both arms only wait: what is under way stays in the set.
-        let full = places.len() >= PLACES;
+        let full = lanes.len() >= PLACES;
         tokio::select! {
             notice = notices.recv() => match notice {
-                Some(notice) => match places.get_mut(&notice.place) {
+                Some(notice) => match lanes.get_mut(&notice.lane()) {
                     Some(waiting) => queue(waiting, notice),
                     None if !full || notice.weight == Weight::Stop => {
-                        places.insert(notice.place.clone(), VecDeque::new());
+                        lanes.insert(notice.lane(), VecDeque::new());
                         under_way.push(send_notice(channel.clone(), notice));
                     }
                     None => tracing::warn!("a notice was dropped: too many places are written to"),
                 },
                 None => return,
             },
-            Some(place) = under_way.next() => match places.get_mut(&place).and_then(VecDeque::pop_front) {
+            Some(lane) = under_way.next() => match lanes.get_mut(&lane).and_then(VecDeque::pop_front) {
                 Some(next) => under_way.push(send_notice(channel.clone(), next)),
-                None => drop(places.remove(&place)),
+                None => drop(lanes.remove(&lane)),
             },
         }
     }
@@ -145,26 +155,23 @@ fn queue(waiting: &mut VecDeque<Notice>, notice: Notice) {
     match notice.weight {
         Weight::Tool if waiting.len() >= WAITING_OF_TOOLS => {}
         Weight::Word if waiting.len() >= WAITING => tracing::warn!("a notice was dropped: too many wait"),
-        Weight::Tool | Weight::Word => waiting.push_back(notice),
-        Weight::Stop => {
-            // Another stop does not give way.
-            if waiting.len() >= WAITING && waiting.back().is_some_and(|last| last.weight != Weight::Stop) {
-                waiting.pop_back();
-            }
-            if waiting.len() >= 2 * WAITING {
-                return tracing::warn!("the answer to a stop was dropped: too many wait");
-            }
-            let before = waiting.iter().take_while(|other| other.weight == Weight::Stop).count();
-            waiting.insert(before, notice);
+        Weight::Stop if waiting.len() >= WAITING_OF_STOPS => {
+            tracing::warn!("the answer to a stop was dropped: too many wait");
         }
+        Weight::Tool | Weight::Word | Weight::Stop => waiting.push_back(notice),
     }
 }
 
-async fn send_notice(channel: Weak<Channel>, notice: Notice) -> Place {
-    let Some(channel) = channel.upgrade().filter(|_| notice.since.elapsed() < STALE) else { return notice.place };
+async fn send_notice(channel: Weak<Channel>, notice: Notice) -> Lane {
+    let Some(channel) = channel.upgrade().filter(|_| notice.since.elapsed() < STALE) else { return notice.lane() };
     for (number, piece) in pieces(&notice.text, &channel.manners.form).iter().enumerate() {
         let key = format!("{}-{number}", notice.key);
-        let sent = send(&channel, &notice.place, (piece, &key), Patience::Short);
+        let sent = async {
+            match notice.weight {
+                Weight::Stop => send_first(&channel, &notice.place, (piece, &key)).await,
+                Weight::Tool | Weight::Word => send(&channel, &notice.place, (piece, &key), Patience::Short).await,
+            }
+        };
         let problem = match tokio::time::timeout(STALE, sent).await {
             Ok(Ok(_)) => continue,
             Ok(Err(error)) => error.to_string(),
@@ -174,7 +181,7 @@ async fn send_notice(channel: Weak<Channel>, notice: Notice) -> Place {
         tracing::warn!(channel = channel.name, problem, "a notice was not delivered");
         break;
     }
-    notice.place
+    notice.lane()
 }
 
 #[cfg(test)]
@@ -187,7 +194,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_stop_has_to_say_is_said_first_and_tools_give_way() {
+    async fn what_waits_is_bounded_and_tools_give_way() {
         let mut waiting = VecDeque::new();
         for number in 0..20 {
             queue(&mut waiting, notice(&format!("tool {number}"), Weight::Tool));
@@ -195,10 +202,14 @@ mod tests {
         for number in 0..20 {
             queue(&mut waiting, notice(&format!("word {number}"), Weight::Word));
         }
-        queue(&mut waiting, notice("stopping", Weight::Stop));
-        queue(&mut waiting, notice("stopped", Weight::Stop));
         let texts: Vec<&str> = waiting.iter().map(|notice| notice.text.as_str()).collect();
-        assert_eq!(texts, ["stopping", "stopped", "tool 0", "tool 1", "word 0", "word 1", "word 2", "word 3"]);
+        assert_eq!(texts, ["tool 0", "tool 1", "word 0", "word 1", "word 2", "word 3", "word 4", "word 5"]);
+        let mut stops = VecDeque::new();
+        for number in 0..20 {
+            queue(&mut stops, notice(&format!("stop {number}"), Weight::Stop));
+        }
+        assert_eq!(stops.len(), WAITING_OF_STOPS);
+        assert_ne!(waiting[0].lane(), stops[0].lane(), "a stop waits behind nothing else that is said there");
     }
 
     #[tokio::test(start_paused = true)]

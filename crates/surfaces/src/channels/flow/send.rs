@@ -36,9 +36,28 @@ pub(super) async fn send(
     (piece, key): (&Piece, &str),
     patience: Patience,
 ) -> Result<MessageId, NotSent> {
+    with_key(|| channel.network.send(place, piece, key), patience).await
+}
+
+/// Sends one piece with its key before all that waits in the network, for somebody who has no patience.
+///
+/// # Errors
+/// Why it was not sent, or that nobody knows.
+pub(super) async fn send_first(
+    channel: &Channel,
+    place: &Place,
+    (piece, key): (&Piece, &str),
+) -> Result<MessageId, NotSent> {
+    with_key(|| channel.network.send_first(place, piece, key), Patience::Short).await
+}
+
+async fn with_key<T>(mut act: impl FnMut() -> T, patience: Patience) -> Result<MessageId, NotSent>
+where
+    T: Future<Output = Result<MessageId, NotSent>>,
+{
     let mut tried = 0;
     loop {
-        let error = match channel.network.send(place, piece, key).await {
+        let error = match act().await {
             Ok(message) => return Ok(message),
             Err(error) => error,
         };

@@ -16,8 +16,9 @@ use super::message::Line;
 use super::reach::Reach;
 use crate::channels::seam::NotSent;
 
-/// How many messages wait at the most. The flow answers 64 at a time.
+/// How many messages wait at the most, and how many more of those that go first. The flow answers 64 at a time.
 const MOST_MESSAGES: usize = 256;
+const MOST_FIRST: usize = 64;
 /// How many answers to the server wait at the most: one that asks and does not read is left.
 const MOST_ANSWERS: usize = 64;
 /// When to try again what found no connection, or no place: a server that was started anew is found again in this time.
@@ -51,10 +52,20 @@ struct Queues {
 #[derive(Debug)]
 struct Waiting {
     number: u64,
+    turn: Turn,
     lines: VecDeque<Line>,
     /// True when a line of it has gone.
     begun: bool,
     fate: oneshot::Sender<Fate>,
+}
+
+/// When a message goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// Before all that go last, also between the lines of one.
+    First,
+    /// Behind all that wait.
+    Last,
 }
 
 /// What waits.
@@ -104,11 +115,11 @@ impl Outbox {
         Open { outbox: self, connection }
     }
 
-    /// Puts a message at the end of those that wait.
+    /// Puts a message among those that wait.
     ///
     /// # Errors
     /// [`NotSent`]: there is no connection, it does not reach the target, or too much waits.
-    pub(super) fn put(&self, target: &str, text: &str) -> Result<OnItsWay<'_>, NotSent> {
+    pub(super) fn put(&self, target: &str, text: &str, turn: Turn) -> Result<OnItsWay<'_>, NotSent> {
         let mut state = self.state();
         let number = state.number();
         let undelivered = |why: &str| Err(NotSent::Undelivered { why: why.to_owned(), after: Some(AGAIN) });
@@ -116,11 +127,16 @@ impl Outbox {
             return undelivered("there is no connection to the server");
         };
         let lines = open.reach.lines(target, text).map_err(|why| NotSent::Refused { why })?;
-        if open.messages.len() >= MOST_MESSAGES {
+        let first = open.messages.iter().take_while(|waiting| waiting.turn == Turn::First).count();
+        let (at, is_full) = match turn {
+            Turn::First => (first, first >= MOST_FIRST),
+            Turn::Last => (open.messages.len(), open.messages.len() >= MOST_MESSAGES),
+        };
+        if is_full {
             return undelivered("too many messages wait for the server");
         }
         let (fate, told) = oneshot::channel();
-        open.messages.push_back(Waiting { number, lines: lines.into(), begun: false, fate });
+        open.messages.insert(at, Waiting { number, turn, lines: lines.into(), begun: false, fate });
         drop(state);
         self.changed.notify_one();
         Ok(OnItsWay { outbox: self, number, fate: told })
@@ -287,15 +303,36 @@ mod tests {
     fn a_connection_that_was_replaced_closes_nothing_but_itself() {
         let outbox = Outbox::default();
         let earlier = outbox.open(Reach::new("quell"));
-        let lost = outbox.put("#tea", "one").unwrap();
+        let lost = outbox.put("#tea", "one", Turn::Last).unwrap();
         let later = outbox.open(Reach::new("quell"));
         assert!(matches!(lost.gone().now_or_never(), Some(Err(NotSent::Undelivered { .. }))));
-        let waits = outbox.put("#tea", "two").unwrap();
+        let waits = outbox.put("#tea", "two", Turn::Last).unwrap();
         assert_eq!((earlier.next(), later.next()), (Next::Nothing, Next::Message));
         drop(earlier);
         assert_eq!(later.next(), Next::Message);
         drop(later);
         assert!(matches!(waits.gone().now_or_never(), Some(Err(NotSent::Undelivered { .. }))));
-        assert!(matches!(outbox.put("#tea", "three"), Err(NotSent::Undelivered { after: Some(_), .. })));
+        assert!(matches!(outbox.put("#tea", "three", Turn::Last), Err(NotSent::Undelivered { after: Some(_), .. })));
+    }
+    /// With two seconds for each line, the answer to a stop came minutes behind somebody else's long answer.
+    #[test]
+    fn what_goes_first_goes_between_the_lines_of_a_long_message() {
+        let outbox = Outbox::default();
+        let open = outbox.open(Reach::new("quell"));
+        let _long = outbox.put("#tea", "one\ntwo\nthree", Turn::Last).unwrap();
+        let _other = outbox.put("#tea", "four", Turn::Last).unwrap();
+        let mut gone = Vec::new();
+        let mut line = || {
+            let mut waking = Waking::from_waker(std::task::Waker::noop());
+            assert!(matches!(open.poll_begin(&mut waking, &mut gone), Poll::Ready(Ok(Some(_)))));
+        };
+        line();
+        let _stopping = outbox.put("#bar", "stopping", Turn::First).unwrap();
+        let _stopped = outbox.put("#bar", "stopped", Turn::First).unwrap();
+        (0..5).for_each(|_| line());
+        assert_eq!(open.next(), Next::Nothing);
+        let gone = String::from_utf8(gone).unwrap();
+        let texts: Vec<&str> = gone.lines().filter_map(|line| line.rsplit(':').next()).collect();
+        assert_eq!(texts, ["one", "stopping", "stopped", "two", "three", "four"]);
     }
 }

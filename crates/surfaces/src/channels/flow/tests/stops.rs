@@ -193,6 +193,21 @@ async fn a_slow_room_does_not_hold_up_the_answer_to_a_stop_in_another() {
     house.close().await;
 }
 
+/// It came when the last line of a long help had gone.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_answer_to_a_stop_waits_behind_nothing_that_is_said_in_its_place() {
+    let house = House::with("drafts = false", |_| {}).await;
+    house.model.script(Behaviour::silent_mid_stream("hm"));
+    house.paper.say("ann", "go");
+    house.model.request(0).streaming().await;
+    house.paper.fault(Call::Send, Fault::Hangs);
+    house.paper.say("ann", "/help");
+    house.paper.faults_are_over().await;
+    house.paper.say("ann", "/stop");
+    house.paper.wait_for("the receipt", |page| page.says("Stopping your request.") && page.says("⏹ stopped in")).await;
+    house.close().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stop_reaches_an_answer_on_its_way() {
     let house = House::with("drafts = false", |_| {}).await;
