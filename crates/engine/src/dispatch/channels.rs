@@ -76,15 +76,27 @@ impl Engine {
         self.inner().store.keep_trace(trace).await
     }
 
-    /// Keeps which message is the draft of a run of which a trace is kept.
+    /// Keeps which message is the draft of a run of which a trace is kept, or that none is any more.
     ///
     /// # Errors
     /// The store's error.
     ///
     /// # Cancel safety
     /// Safe: once asked for, it is written whether or not the caller waits.
-    pub async fn keep_draft(&self, run: &RunId, draft: String) -> Result<(), StoreError> {
+    pub async fn keep_draft(&self, run: &RunId, draft: Option<String>) -> Result<(), StoreError> {
+        // waits: whoever carries an answer for a run races it.
         self.inner().store.keep_draft(run.clone(), draft).await
+    }
+
+    /// Keeps that what became of a run is said in its chat.
+    ///
+    /// # Errors
+    /// The store's error.
+    ///
+    /// # Cancel safety
+    /// Safe: once asked for, it is written whether or not the caller waits.
+    pub async fn keep_told(&self, run: &RunId) -> Result<(), StoreError> {
+        self.inner().store.keep_told(run.clone()).await
     }
 
     /// Forgets the trace of a run: its end is told.

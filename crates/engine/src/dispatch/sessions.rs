@@ -168,9 +168,13 @@ impl Engine {
         let mut orphans = Vec::new();
         let deleted = loop {
             let mut over = self.stop_own(caller, key, ask).await?;
-            over.extend(orphans);
+            over.append(&mut orphans);
             // What it has is given back before what it was is gone, and nobody makes a new one of what is going.
             let _shut = self.inner().sessions.end(key).await;
+            if !self.active_runs_of(key).is_empty() {
+                // It came in behind the stop, perhaps somebody else's with files of theirs.
+                continue;
+            }
             // Before its row: as long as there is one, whoever was cut short can delete it again.
             self.remove_files(key).await;
             let deleted = self.inner().store.delete_session(key.clone(), over).await?;

@@ -19,7 +19,7 @@ pub struct Trace {
     pub thread: Option<String>,
     /// The message that was asked, which may have a sign.
     pub asked: String,
-    /// The message that is the draft, once that is known.
+    /// The message that is the draft, once that is known and until the answer takes its place.
     pub draft: Option<String>,
 }
 
@@ -30,6 +30,8 @@ pub struct LeftTrace {
     pub trace: Trace,
     /// The run that took its message in, if one did.
     pub steered_into: Option<RunId>,
+    /// What became of it is said; signs may be left to be put right.
+    pub told: bool,
 }
 
 impl Store {
@@ -50,7 +52,7 @@ impl Store {
         kept.await.map(drop)
     }
 
-    /// Keeps that this message is the draft of a run. Of a run of which nothing is kept nothing is kept now, so that this may come
+    /// Keeps which message is the draft of a run, or that none is any more. Of a run of which nothing is kept nothing is kept now, so that this may come
     /// late.
     ///
     /// # Errors
@@ -58,10 +60,24 @@ impl Store {
     ///
     /// # Cancel safety
     /// Safe, as [`Store`] says.
-    pub async fn keep_draft(&self, run: RunId, draft: String) -> Result<(), StoreError> {
+    pub async fn keep_draft(&self, run: RunId, draft: Option<String>) -> Result<(), StoreError> {
         let kept = self.write(move |db| {
             let sql = "UPDATE channel_traces SET draft = ?2 WHERE run = ?1";
-            db.prepare_cached(sql)?.execute([run.as_str(), &draft])
+            db.prepare_cached(sql)?.execute(params![run.as_str(), draft])
+        });
+        kept.await.map(drop)
+    }
+
+    /// Keeps that what became of a run is said.
+    ///
+    /// # Errors
+    /// [`StoreError`] when it could not be written.
+    ///
+    /// # Cancel safety
+    /// Safe, as [`Store`] says.
+    pub async fn keep_told(&self, run: RunId) -> Result<(), StoreError> {
+        let kept = self.write_relaxed(move |db| {
+            db.prepare_cached("UPDATE channel_traces SET told = 1 WHERE run = ?1")?.execute([run.as_str()])
         });
         kept.await.map(drop)
     }
@@ -108,7 +124,7 @@ impl Store {
     pub async fn left_traces(&self) -> Result<Vec<LeftTrace>, StoreError> {
         self.read(|db| {
             let sql = "SELECT run, channel, target, thread, asked, draft,
-                              (SELECT steered_into FROM runs WHERE id = run)
+                              (SELECT steered_into FROM runs WHERE id = run), told
                        FROM channel_traces WHERE boot < (SELECT number FROM boot) ORDER BY run";
             db.prepare_cached(sql)?.query_map([], left_trace)?.collect()
         })
@@ -127,5 +143,5 @@ fn left_trace(row: &Row<'_>) -> rusqlite::Result<LeftTrace> {
     };
     let into: Option<String> = row.get(6)?;
     let steered_into = into.map(RunId::parse).transpose().map_err(|bad| unfit(6, bad))?;
-    Ok(LeftTrace { trace, steered_into })
+    Ok(LeftTrace { trace, steered_into, told: row.get(7)? })
 }

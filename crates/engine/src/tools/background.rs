@@ -361,6 +361,12 @@ impl BackgroundProcess {
         self.grip().input.take();
     }
 
+    /// True when it is over and nothing of it lives.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        matches!(&*self.state.borrow(), State::Ended { end: Ok(end), .. } if end.leftovers.is_empty())
+    }
+
     /// As the doors show it.
     #[must_use]
     pub fn row(&self) -> ProcessRow {

@@ -9,5 +9,7 @@ CREATE TABLE channel_traces (
     target  TEXT NOT NULL,
     thread  TEXT,
     asked   TEXT NOT NULL,
-    draft   TEXT
+    draft   TEXT,
+    -- 1: what became of it is said; signs may be left to be put right.
+    told    INTEGER NOT NULL DEFAULT 0
 ) STRICT, WITHOUT ROWID;

@@ -24,9 +24,9 @@ async fn only_what_an_earlier_daemon_shows_is_left() {
     for run in ["a", "b", "c"] {
         store.keep_trace(trace(run, "tg")).await.unwrap();
     }
-    store.keep_draft(run_id("b"), "draft".to_owned()).await.unwrap();
+    store.keep_draft(run_id("b"), Some("draft".to_owned())).await.unwrap();
     store.forget_trace(run_id("c")).await.unwrap();
-    store.keep_draft(run_id("c"), "late".to_owned()).await.unwrap();
+    store.keep_draft(run_id("c"), Some("late".to_owned())).await.unwrap();
     assert_eq!(left(&store).await, [], "it is at work itself");
     store.close().await;
 

@@ -161,6 +161,10 @@ impl Answer {
         let pieces = pieces(&text, &channel.manners.form);
         let of = pieces.len() + files.len();
         let mut sent = 0;
+        if draft.is_some() && pieces.len() > 1 {
+            // From here on it is the beginning of an answer: a later daemon leaves it as it is.
+            self.is_no_draft().await;
+        }
         if let (Some(message), Some(first)) = (&draft, pieces.first())
             && let Some(drafts) = channel.network.drafts()
         {
@@ -182,25 +186,30 @@ impl Answer {
             sent += 1;
             self.shown.fetch_add(1, Ordering::AcqRel);
         }
-        let mut not_sent = Vec::new();
-        for (number, file) in files.into_iter().enumerate() {
+        let (mut not_sent, more) = (Vec::new(), files.len().saturating_sub(MOST_FILES));
+        for file in files.into_iter().take(MOST_FILES) {
             let source = file.source.clone();
-            let done = match number < MOST_FILES {
-                true => self.send_file((&channel, file), spot).await,
-                false => Err(NotSent::Refused { why: format!("{MOST_FILES} files are the most of one answer") }),
-            };
-            match done {
+            match self.send_file((&channel, file), spot).await {
                 Ok(()) => sent += 1,
                 // What is wrong with one file is said, and is nothing that keeps the others back.
                 Err(NotSent::Refused { why }) => not_sent.push(words::file_not_sent(&source, &why)),
                 Err(error) => return Err(undelivered(error, sent, of)),
             }
         }
+        if more > 0 {
+            not_sent.push(format!("⚠️ {more} more files were not sent: {MOST_FILES} are the most"));
+        }
         if !not_sent.is_empty() {
             tracing::warn!(run = %self.run, ?not_sent, "files of an answer are not sent");
             self.say_of_files(&channel, &not_sent).await.map_err(|error| undelivered(error, sent, of))?;
         }
         Ok(())
+    }
+
+    async fn is_no_draft(&self) {
+        if let Err(error) = self.channels.engine().keep_draft(&self.run, None).await {
+            tracing::warn!(run = %self.run, %error, "that a draft is an answer now could not be written down");
+        }
     }
 
     async fn say_of_files(&self, channel: &Channel, lines: &[String]) -> Result<(), NotSent> {

@@ -89,7 +89,7 @@ async fn round(channels: &Channels, channel: &Arc<Channel>) -> Result<Told, Stor
 }
 
 async fn put_right(channels: &Channels, channel: &Arc<Channel>, left: LeftTrace) -> Told {
-    let LeftTrace { trace: Trace { run, target, thread, asked, draft, .. }, steered_into } = left;
+    let LeftTrace { trace: Trace { run, target, thread, asked, draft, .. }, steered_into, told } = left;
     let engine = channels.engine();
     // Not from memory: where its message is told again, something may go by its id for a moment that is not over.
     let view = match engine.stored_run(steered_into.as_ref().unwrap_or(&run)).await {
@@ -113,6 +113,7 @@ async fn put_right(channels: &Channels, channel: &Arc<Channel>, left: LeftTrace)
     // Whatever took a message in has an end of its own to tell.
     let (told, sign) = match steered_into {
         Some(_) => (Told::Yes, Some(sign_of(&end.verdict))),
+        None if told => (Told::Yes, ended.last_sign(&end.verdict)),
         None => (ended.finish(&end.verdict, end.instead).await, ended.last_sign(&end.verdict)),
     };
     ended.signs().take_off(SEEN).await;
@@ -148,15 +149,17 @@ impl End {
             Verdict::Aborted { reason: StopReason::DaemonStopped | StopReason::Shutdown, .. } => {
                 Some(words::RESTARTED.to_owned())
             }
+            // Its receipt was written by this daemon, and does not know what the run held.
+            Verdict::Aborted { reason: StopReason::Timeout, .. } => Some(words::TIMED_OUT.to_owned()),
             other => words::without_an_answer(other, receipt),
         };
         let way = way_of_answer(receipt);
         let kept_back = matches!(&verdict, Verdict::Failed { code, .. } if code == WITHHELD);
         let carried = match (&verdict, way) {
-            (Verdict::Completed, "partly" | "unknown") => Some(Err(Undelivered::Unknown(String::new()))),
+            (Verdict::Completed, "finished") => Some(Ok(())),
             (Verdict::Completed, "undelivered" | "withheld") => None,
-            // A run is completed when its answer has been carried.
-            (Verdict::Completed, _) => Some(Ok(())),
+            // A receipt that this daemon has written does not know it.
+            (Verdict::Completed, _) => Some(Err(Undelivered::Unknown(String::new()))),
             (Verdict::Failed { .. } | Verdict::Aborted { .. }, _) => None,
         };
         Some(Self { verdict, instead, withheld: kept_back || way == "withheld", carried })

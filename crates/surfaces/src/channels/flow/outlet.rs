@@ -97,6 +97,15 @@ impl Outlet {
 
     /// Says something, unless it was said to this person here not long ago.
     pub(super) fn seldom(&self, place: &Place, sender: &str, text: &'static str) {
+        self.put_seldom((place, sender), text, Weight::Word);
+    }
+
+    /// The same of an answer to a stop.
+    pub(super) fn seldom_of_stop(&self, place: &Place, sender: &str, text: &'static str) {
+        self.put_seldom((place, sender), text, Weight::Stop);
+    }
+
+    fn put_seldom(&self, (place, sender): (&Place, &str), text: &'static str, weight: Weight) {
         let now = Instant::now();
         let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
         said.retain(|other| now.duration_since(other.at) < SELDOM);
@@ -108,7 +117,7 @@ impl Outlet {
         }
         said.push_back(Said { place: place.clone(), sender: sender.to_owned(), text, at: now });
         drop(said);
-        self.put(place, text.to_owned(), Weight::Word);
+        self.put(place, text.to_owned(), weight);
     }
 
     /// A place among the stops whose end is told; nothing when all are taken.

@@ -9,11 +9,12 @@ use std::time::Duration;
 
 use quell_engine::cell::{Cell, Follower, Progress};
 use quell_engine::store::Trace;
-use quell_protocol::RunId;
 use quell_protocol::event::EventKind;
+use quell_protocol::{RunId, Verdict};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 
 use super::answer::Answer;
+use super::ended::Told;
 use super::signs::{DONE, SEEN, Signs, sign_of};
 use super::{Channels, words};
 use crate::channels::format::{Piece, first_piece};
@@ -41,7 +42,7 @@ pub(super) async fn present(channels: Channels, answer: Arc<Answer>, into: RunId
         return;
     };
     let presenter = Presenter { answer: &answer, cell: &cell };
-    let traced = presenter.leave_trace().await;
+    presenter.leave_trace().await;
     presenter.sign_seen().await;
     presenter.at_work(&mut cell.follow(0)).await;
     cell.reached(Progress::Ended).await;
@@ -52,7 +53,10 @@ pub(super) async fn present(channels: Channels, answer: Arc<Answer>, into: RunId
     let ended = answer.ended(partial);
     let sign = match cell.verdict().zip(cell.receipt()) {
         Some((verdict, receipt)) => {
-            ended.finish(&verdict, words::without_an_answer(&verdict, &receipt)).await;
+            let told = ended.finish(&verdict, words::without_an_answer(&verdict, &receipt)).await;
+            if told == Told::Yes && verdict != Verdict::Completed {
+                presenter.note_told().await;
+            }
             ended.last_sign(&verdict)
         }
         // Another run has taken the message in: it is done when that one is.
@@ -66,9 +70,7 @@ pub(super) async fn present(channels: Channels, answer: Arc<Answer>, into: RunId
     };
     presenter.signs().take_off(SEEN).await;
     ended.sign(sign).await;
-    if traced == Traced::Yes {
-        presenter.wipe_trace().await;
-    }
+    presenter.wipe_trace().await;
 }
 
 struct Presenter<'a> {
@@ -89,13 +91,6 @@ struct Growing {
     /// It was sent, and nobody knows whether it is there.
     unconfirmed: bool,
     next: Instant,
-}
-
-/// Whether it is written down what a chat shows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Traced {
-    Yes,
-    No,
 }
 
 /// What becomes of the draft.
@@ -248,12 +243,8 @@ impl Presenter<'_> {
         Signs { channel, place, asked, run }
     }
 
-    /// Writes down what is about to be shown, where anything is that would stay if the daemon were killed. A run that ends is not
-    /// held up by that.
-    async fn leave_trace(&self) -> Traced {
-        if self.drafts().is_none() && !self.signs().are_shown() {
-            return Traced::No;
-        }
+    /// Writes down what is about to be shown, and that somebody waits for an answer. A run that ends is not held up by that.
+    async fn leave_trace(&self) {
         let Answer { channels, channel, place, asked, run, .. } = self.answer;
         let trace = Trace {
             run: run.clone(),
@@ -271,17 +262,24 @@ impl Presenter<'_> {
             },
             () = self.cell.reached(Progress::Ending) => {}
         }
-        Traced::Yes
     }
 
     /// The draft's name is written down by a task of its own: nobody waits for that.
     fn trace_draft(&self, message: &MessageId) {
         let (engine, run, draft) = (self.answer.channels.engine().clone(), self.answer.run.clone(), message.0.clone());
         self.answer.channels.scope().spawn(async move {
-            if let Err(error) = engine.keep_draft(&run, draft).await {
+            if let Err(error) = engine.keep_draft(&run, Some(draft)).await {
                 tracing::warn!(%run, %error, "which message is a draft could not be written down");
             }
         });
+    }
+
+    /// A shutdown may cut off what comes after the last word.
+    async fn note_told(&self) {
+        let run = &self.answer.run;
+        if let Err(error) = self.answer.channels.engine().keep_told(run).await {
+            tracing::debug!(%run, %error, "the end of a run may be told again after a restart");
+        }
     }
 
     async fn wipe_trace(&self) {

@@ -27,11 +27,6 @@ pub(super) struct Signs<'a> {
 }
 
 impl Signs<'_> {
-    /// True where signs are put on messages.
-    pub(super) fn are_shown(&self) -> bool {
-        self.reactions().is_some()
-    }
-
     pub(super) async fn put(&self, sign: &str, limit: Duration) {
         let Some(reactions) = self.reactions() else { return };
         let putting = repeated(|| reactions.add(self.place, self.asked, sign), Patience::Long);

@@ -49,7 +49,7 @@ pub(super) fn stop(channels: &Channels, (message, extra): (&ChannelMessage, &Ext
     let outlet = &extra.channel.outlet;
     let scope = message.interruption_scope();
     let (stop, withdrawn) = match reach {
-        Reach::Refused => return outlet.seldom(&extra.place, &message.sender, words::ONLY_OPERATORS),
+        Reach::Refused => return outlet.seldom_of_stop(&extra.place, &message.sender, words::ONLY_OPERATORS),
         Reach::Conversation(rights) => {
             let covered = |other: &InterruptionScope| *other == scope;
             let whole = StopScope::Conversation { scope: scope.clone(), session: history_key(message) };
@@ -64,8 +64,8 @@ pub(super) fn stop(channels: &Channels, (message, extra): (&ChannelMessage, &Ext
     if found.is_nothing() {
         return match aloud {
             // An earlier stop did it, and says so when it has settled.
-            _ if found.ending => outlet.seldom(&extra.place, &message.sender, words::STILL_STOPPING),
-            Aloud::Always => outlet.seldom(&extra.place, &message.sender, words::NOTHING_TO_STOP),
+            _ if found.ending => outlet.seldom_of_stop(&extra.place, &message.sender, words::STILL_STOPPING),
+            Aloud::Always => outlet.seldom_of_stop(&extra.place, &message.sender, words::NOTHING_TO_STOP),
             Aloud::IfItStopped => {}
         };
     }
@@ -140,6 +140,7 @@ fn act(
         taken_back += usize::from(of_run.tickets.is_empty());
         stop.aborted.extend(of_run.aborted);
         stop.ending.extend(of_run.ending);
+        stop.withdrawn.extend(of_run.withdrawn);
         let new = of_run.tickets.into_iter().filter(|new| !stop.tickets.iter().any(|known| same(known, new)));
         stop.tickets.extend(new.collect::<Vec<_>>());
     }
@@ -163,9 +164,10 @@ fn tell_when_settled(channels: &Channels, extra: &Extra, (stop, told, commands):
         stop.settled().await;
         let receipts = told.iter().filter_map(|cell| cell.receipt());
         let receipts: Vec<Receipt> = receipts.filter(|receipt| !receipt.resources.is_empty()).collect();
+        let left: Vec<&str> = stop.processes.iter().filter(|it| !it.is_gone()).map(|it| it.id.as_str()).collect();
         // Its section of the configuration may have been changed meanwhile.
         let channel = channels.channel(&extra.channel.name).unwrap_or_else(|| Arc::clone(&extra.channel));
-        for text in words::all_settled(&receipts).into_iter().chain(words::commands_ended(commands)) {
+        for text in words::all_settled(&receipts).into_iter().chain(words::commands_ended(commands, &left)) {
             channel.outlet.say_of_stop(&extra.place, text);
         }
     });

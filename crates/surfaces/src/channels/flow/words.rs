@@ -23,7 +23,7 @@ pub(super) const WITHHELD: &str = "(This answer was kept back.)";
 /// So many receipts of one stop are told one by one.
 const MOST_RECEIPTS: usize = 3;
 
-const TIMED_OUT: &str = "⚠️ Request timed out before it was finished. Ask again, or ask for less at once.";
+pub(super) const TIMED_OUT: &str = "⚠️ Request timed out before it was finished. Ask again, or ask for less at once.";
 const WAITED_TOO_LONG: &str = "⚠️ Request timed out while it waited for those before it. Ask again.";
 const TOO_LONG: &str = "⚠️ Context window exceeded: the conversation is too long for the model. Ask again, or begin a new one \
                        with /new.";
@@ -54,8 +54,15 @@ pub(super) fn settled(receipt: &Receipt) -> String {
 }
 
 /// What is said when background commands have ended that a stop ended.
-pub(super) fn commands_ended(commands: usize) -> Option<String> {
-    (commands > 0).then(|| format!("⏹ {} ended", count(commands as u64, "background command", "background commands")))
+pub(super) fn commands_ended(commands: usize, left: &[&str]) -> Option<String> {
+    let ended = || format!("⏹ {} ended", count(commands as u64, "background command", "background commands"));
+    match left {
+        [] => (commands > 0).then(ended),
+        some => Some(format!(
+            "⚠️ What these commands started may still be alive: {}. `quell processes` shows it.",
+            some.join(", ")
+        )),
+    }
 }
 
 /// Why a message or a command was not taken, for whoever wrote it: the details are not everybody's business, and stand in the log.

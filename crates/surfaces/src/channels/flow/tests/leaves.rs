@@ -292,3 +292,52 @@ async fn an_answer_that_was_being_carried_stays_readable() {
     next.close().await;
     house.close().await;
 }
+
+/// Its first message was overwritten with its end.
+#[tokio::test(flavor = "multi_thread")]
+async fn of_a_long_answer_that_was_being_carried_nothing_is_overwritten() {
+    let house = House::open().await;
+    house.model.script(Stream::new().text("Good ").wait_for("more").text("morning ".repeat(200)));
+    house.paper.say("ann", "hello");
+    house.paper.wait_for("the draft", |page| page.texts() == ["Good"]).await;
+    house.paper.fault(Call::Send, Fault::Hangs);
+    house.model.open_gate("more");
+    house.paper.faults_are_over().await;
+    let first = house.paper.page().written[0].text.clone();
+    assert!(first.len() > 800 && house.paper.page().written.len() == 1, "{first}");
+    let left = killed(&house, |left| left.traces[0].trace.draft.is_none() && left.said.contains("morning")).await;
+    let next = House::on(left, "", |_| {}).await;
+    next.paper.wait_for("a word", |page| page.texts() == [first.as_str(), RESTARTED]).await;
+    is_put_right(&next).await;
+    next.close().await;
+    house.close().await;
+}
+
+/// A shutdown often had the time for the last word and not for the sign behind it.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_said_is_not_said_again_where_only_a_sign_is_left() {
+    let (house, heard) = at_work("", "Working on").await;
+    house.paper.wait_for("the draft", |page| page.texts() == ["Working on"]).await;
+    let left = killed(&house, |left| left.traces[0].trace.draft.is_some()).await;
+    let store = Store::open(left.0.path(), "quell.db").unwrap();
+    let run = store.left_traces().await.unwrap()[0].trace.run.clone();
+    store.keep_told(run).await.unwrap();
+    store.close().await;
+    let next = House::on(left, "", |_| {}).await;
+    next.paper.wait_for("the sign", |page| page.signs_on(&heard.id) == ["⏹"]).await;
+    is_put_right(&next).await;
+    assert_eq!(next.paper.page().texts(), ["Working on"]);
+    next.close().await;
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn where_nothing_is_shown_meanwhile_the_restart_is_told_too() {
+    let (house, _) = at_work("drafts = false\nack_reactions = false", "Working on").await;
+    let left = killed(&house, |left| left.traces.len() == 1).await;
+    let next = House::on(left, "drafts = false\nack_reactions = false", |_| {}).await;
+    next.paper.wait_for("a word", |page| page.texts() == [RESTARTED]).await;
+    is_put_right(&next).await;
+    next.close().await;
+    house.close().await;
+}
