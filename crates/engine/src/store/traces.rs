@@ -1,4 +1,5 @@
-//! What chats show of runs whose end is not told there yet. Of a daemon that is killed this is all that the next one knows of it.
+//! Runs whose end is not told in their chats yet, and what is shown of them there. Of a daemon that is killed this is all that the
+//! next one knows of it.
 
 use quell_protocol::RunId;
 use rusqlite::{Row, params};
@@ -35,7 +36,7 @@ pub struct LeftTrace {
 }
 
 impl Store {
-    /// Keeps what is about to be shown of a run.
+    /// Keeps that somebody waits for a run in a chat, and what is about to be shown of it there.
     ///
     /// # Errors
     /// [`StoreError`] when it could not be written.
@@ -52,8 +53,8 @@ impl Store {
         kept.await.map(drop)
     }
 
-    /// Keeps which message is the draft of a run, or that none is any more. Of a run of which nothing is kept nothing is kept now, so that this may come
-    /// late.
+    /// Keeps which message is the draft of a run, or that none is any more. It may come late: of a run of which nothing is kept,
+    /// nothing is kept by this.
     ///
     /// # Errors
     /// [`StoreError`] when it could not be written.

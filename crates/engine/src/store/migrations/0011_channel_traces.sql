@@ -1,5 +1,5 @@
--- What chats show of runs whose end is not told there yet: a sign on the message that was asked, a draft. What a daemon left
--- here that was killed is put right by the next one.
+-- Runs whose end is not told in their chats yet, and what may be shown of them there: a sign on the message that was asked, a
+-- draft. What a daemon left here that was killed is put right by the next one.
 CREATE TABLE channel_traces (
     run     TEXT PRIMARY KEY,
     -- The daemon that shows it.
