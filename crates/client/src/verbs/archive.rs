@@ -49,10 +49,11 @@ pub(super) async fn import(link: &Link, file: &Path, format: Format, io: &mut Io
     let mut importing = std::pin::pin!(link.import_session(from, sent.clone()));
     let mut redraw = tokio::time::interval(REDRAW);
     let session = loop {
+        io.screen.status(Tone::Quiet, &format!("{} sent", size(sent.bytes())))?;
         tokio::select! {
             session = &mut importing => break session?,
             // A tick that is lost costs one drawing.
-            _ = redraw.tick() => io.screen.status(Tone::Quiet, &format!("{} sent", size(sent.bytes())))?,
+            _ = redraw.tick() => {}
         }
     };
     if format == Format::Json {
