@@ -2,12 +2,17 @@
 //! model or a person asks, and unasked before a run (row D8). The rules are the kernel's. Nothing here fails a run, and a stop
 //! ends every wait of one.
 
+use std::sync::Arc;
+
+use quell_kernel::memory::consolidation::Exchange;
 use quell_kernel::memory::{self, CONVERSATION, Message, Recalled, Showing, may_be_shown};
 use quell_kernel::registry::NewRun;
+use quell_kernel::turn::TurnDraft;
 use quell_protocol::ChannelMessage;
 use quell_protocol::memory::SenderRow;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::channel::Errand;
 use crate::scope::{Cancelled, Point, Scope};
@@ -22,6 +27,8 @@ pub struct MemorySettings {
     pub auto_recall: bool,
     /// Messages become notes of their session, those of private chats in chat networks of their sender.
     pub auto_save: bool,
+    /// When a message is answered, the model is asked once more, behind the answer, what of the exchange is worth remembering.
+    pub consolidate: bool,
     /// From 0 to 1: how much of what a message is about a note must have, to be shown unasked.
     pub min_relevance_score: f64,
     /// Notes of each scope that are looked at for a message, and that `recall` answers when it is not told how many.
@@ -30,7 +37,7 @@ pub struct MemorySettings {
 
 impl Default for MemorySettings {
     fn default() -> Self {
-        Self { auto_recall: false, auto_save: false, min_relevance_score: 0.4, recall_limit: 5 }
+        Self { auto_recall: false, auto_save: false, consolidate: false, min_relevance_score: 0.4, recall_limit: 5 }
     }
 }
 
@@ -39,13 +46,18 @@ impl Default for MemorySettings {
 pub struct Memory {
     store: Store,
     settings: MemorySettings,
+    /// Places for consolidations, so that what nobody waits for never crowds out what somebody does.
+    places: Arc<Semaphore>,
 }
+
+/// Consolidations at the same time.
+const CONSOLIDATIONS: usize = 4;
 
 impl Memory {
     /// The memory in a database.
     #[must_use]
     pub fn new(store: Store, settings: MemorySettings) -> Self {
-        Self { store, settings }
+        Self { store, settings, places: Arc::new(Semaphore::new(CONSOLIDATIONS)) }
     }
 
     /// The settings.
@@ -162,8 +174,10 @@ impl Memory {
         let (errand, words) = heard.map_or((None, run.text.as_str()), |(errand, words)| (Some(errand), words));
         let scopes = match errand.map(Errand::message) {
             None => vec![NoteScope::Session(run.session.clone()), NoteScope::Agent(run.agent.clone())],
-            Some(message) if is_group(message) => vec![sender_of(message), NoteScope::Session(run.session.clone())],
-            Some(message) => vec![sender_of(message)],
+            Some(message) if is_group(message) => {
+                vec![NoteScope::Sender(sender_of(message)), NoteScope::Session(run.session.clone())]
+            }
+            Some(message) => vec![NoteScope::Sender(sender_of(message))],
         };
         let of_each_scope = self.settings.recall_limit;
         // One more, because the message itself may be a note by now.
@@ -195,15 +209,31 @@ impl Memory {
         }
         let category = CONVERSATION.to_owned();
         let note = Note { key: key_of_message(run, errand), category, text: text.to_owned(), at: at() };
-        // What was said in a group is the group's: it is not told to whoever the sender talks to elsewhere.
-        let scope = match errand.map(Errand::message) {
-            Some(message) if !is_group(message) => sender_of(message),
-            Some(_) | None => NoteScope::Session(run.session.clone()),
-        };
+        let scope = whose(errand).map_or_else(|| NoteScope::Session(run.session.clone()), NoteScope::Sender);
         // waits: the finaliser of the run, beside its work and not in it; of a message from a chat network the run races it.
         if let Err(error) = self.store.remember(scope, note).await {
             tracing::error!(run = %run.id, %error, "a message could not be remembered");
         }
+    }
+
+    /// What a run and its answer are to be consolidated as; none when the configuration does not want that, it is no person's
+    /// message, or there is too little to it.
+    #[must_use]
+    pub fn exchange(&self, run: &NewRun, heard: Option<(&Errand, &str)>, draft: &TurnDraft) -> Option<Exchange> {
+        if !self.settings.consolidate || run.parent.is_some() {
+            return None;
+        }
+        let (errand, words) = heard.map_or((None, run.text.as_str()), |(errand, words)| (Some(errand), words));
+        Exchange::of(run.session.clone(), whose(errand), words, &draft.answer()?)
+    }
+
+    /// Waits for a place among the consolidations that are at work.
+    ///
+    /// # Cancel safety
+    /// Safe: who leaves the line takes none.
+    pub async fn place_to_consolidate(&self) -> Option<OwnedSemaphorePermit> {
+        // waits: raced by the run that consolidates. Nobody closes the semaphore.
+        Arc::clone(&self.places).acquire_owned().await.ok()
     }
 }
 
@@ -225,9 +255,15 @@ fn key_of_message(run: &NewRun, errand: Option<&Errand>) -> String {
     }
 }
 
+/// Whose notes are written about a message: its sender's, or its session's. What was said in a group is the group's: it is not
+/// told to whoever the sender talks to elsewhere.
+fn whose(errand: Option<&Errand>) -> Option<String> {
+    errand.map(Errand::message).filter(|message| !is_group(message)).map(sender_of)
+}
+
 /// Whoever wrote a message: names are a channel's own.
-fn sender_of(message: &ChannelMessage) -> NoteScope {
-    NoteScope::Sender(format!("{}:{}", message.channel, message.sender))
+fn sender_of(message: &ChannelMessage) -> String {
+    format!("{}:{}", message.channel, message.sender)
 }
 
 /// True when more than two can read it: the network says so, or its target does (row D8).

@@ -1,6 +1,7 @@
 //! Notes that are remembered and recalled: how they are searched, how relevant one is, which of them a model is shown and how
 //! that reads (row D8). It knows no database.
 
+pub mod consolidation;
 #[cfg(test)]
 mod tests;
 mod words;

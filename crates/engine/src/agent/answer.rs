@@ -31,7 +31,7 @@ impl Job<'_> {
 
 /// Why an answer does not count.
 pub(super) struct Unusable {
-    code: &'static str,
+    pub(super) code: &'static str,
     /// What the model did, and what a person can do about it.
     pub(super) problem: &'static str,
 }

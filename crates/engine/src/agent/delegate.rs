@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use quell_kernel::memory::consolidation::Exchange;
 use quell_kernel::turn::PartialPolicy;
 use quell_protocol::{AgentId, StopReason, Verdict};
 use schemars::JsonSchema;
@@ -24,8 +25,19 @@ pub struct ChildOrder {
     pub text: String,
     /// Where it runs.
     pub place: ChildPlace,
-    /// Whether the parent waits for its end; else it goes on by itself, as the session's.
-    pub waits: bool,
+    /// Who cares for its end.
+    pub tie: Tie,
+}
+
+/// What ties a sub-run to its parent, besides that a stop of the parent covers it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Tie {
+    /// The parent waits for its end.
+    Awaited,
+    /// It goes on by itself, as the session's, which is told of its end.
+    Told,
+    /// It goes on by itself and writes down what is worth remembering of this exchange. Nobody is told.
+    Consolidation(Exchange),
 }
 
 /// The session of a sub-run.
@@ -35,6 +47,8 @@ pub enum ChildPlace {
     Fresh,
     /// The one in which the caller's session talks to that agent; it remembers.
     Conversation,
+    /// The one in which what the caller's session says is consolidated.
+    Memory,
 }
 
 /// A sub-run that was let in.
@@ -103,13 +117,13 @@ impl Job<'_> {
                 agent: args.agent,
                 text: args.prompt,
                 place: ChildPlace::Fresh,
-                waits: args.wait.unwrap_or(true),
+                tie: if args.wait.unwrap_or(true) { Tie::Awaited } else { Tie::Told },
             }),
             SendArgs::NAME => arguments::parse::<SendArgs>(given).map(|args| Order {
                 agent: args.to,
                 text: args.text,
                 place: ChildPlace::Conversation,
-                waits: true,
+                tie: Tie::Awaited,
             }),
             _ => return None,
         };
@@ -129,16 +143,16 @@ impl Job<'_> {
         if order.text.trim().is_empty() {
             return Err("The text is empty. Say what the agent is to do.".to_owned());
         }
-        Ok(ChildOrder { agent, text: order.text, place: order.place, waits: order.waits })
+        Ok(ChildOrder { agent, text: order.text, place: order.place, tie: order.tie })
     }
 
     async fn hand_out(&self, order: ChildOrder) -> Result<ToolOutput, Cancelled> {
-        let (agent, waits) = (order.agent.clone(), order.waits);
+        let (agent, awaited) = (order.agent.clone(), order.tie == Tie::Awaited);
         let child = match self.scope.race(Point::StartSubRun, self.reins.start_child(order)).await? {
             Ok(child) => child,
             Err(refusal) => return Ok(ToolOutput::error(format!("The agent {agent} was not started: {refusal}."))),
         };
-        if !waits {
+        if !awaited {
             let run = child.cell.id();
             return Ok(ToolOutput::ok(format!(
                 "The agent {agent} works in the background as run {run}. You will be told of its answer."
@@ -157,7 +171,7 @@ struct Order {
     agent: String,
     text: String,
     place: ChildPlace,
-    waits: bool,
+    tie: Tie,
 }
 
 /// What came of a sub-run, for a model that reads it later.

@@ -16,6 +16,16 @@ use crate::channel::{Errand, Spot};
 use crate::hooks::{Happening, MessageAnswer};
 use crate::scope::{Cancelled, Point};
 
+/// What became of an answer.
+pub(super) enum Carried {
+    /// It is shown, or its network was asked to show it.
+    Away,
+    /// A hook kept it back: the run is completed, and nothing more is made of it.
+    Withheld,
+    /// It was not sent, and that is the run's outcome.
+    Not(Outcome),
+}
+
 impl Runs {
     /// Before the first step: hooks may change the message or keep it back, and what came with it is fetched; the message that
     /// the model reads is the one that comes of this. Answers its words without the files, or the run's outcome when there is
@@ -85,7 +95,7 @@ impl Runs {
     }
 
     /// After the last step: the answer is made fit to be shown, written down, and carried to where the message came from.
-    pub(super) async fn carry(&self, cell: &Arc<Cell>, errand: &Errand, workdir: &Path) -> Result<Outcome, Cancelled> {
+    pub(super) async fn carry(&self, cell: &Arc<Cell>, errand: &Errand, workdir: &Path) -> Result<Carried, Cancelled> {
         let (pen, scope, courier) = (cell.pen(), &cell.scope, errand.courier());
         let said = pen.draft(|draft| draft.answer().unwrap_or_default())?;
         let asked = || Happening::of_sending(errand.message().clone(), said.clone());
@@ -100,14 +110,14 @@ impl Runs {
         }
         if let Err(unwritten) = scope.race(Point::Journal, pen.written()).await? {
             let message = format!("the answer was not sent, because it is written down first, and {unwritten}");
-            return Ok(Outcome::Failed { code: "store".to_owned(), message });
+            return Ok(Carried::Not(Outcome::Failed { code: "store".to_owned(), message }));
         }
         let message = errand.message();
         let held = scope.hold(ResourceKind::Delivery, format!("{} {}", message.channel, message.reply_target));
         if let Some(reason) = withheld {
             courier.withheld(&reason);
             held.release("withheld");
-            return Ok(Outcome::Completed);
+            return Ok(Carried::Withheld);
         }
         match scope.race(Point::Delivery, courier.deliver(&shown, spot(cell, workdir))).await? {
             Ok(()) => held.release("finished"),
@@ -116,7 +126,7 @@ impl Runs {
                 held.release(undelivered.word());
             }
         }
-        Ok(Outcome::Completed)
+        Ok(Carried::Away)
     }
 }
 

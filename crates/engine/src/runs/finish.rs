@@ -12,9 +12,10 @@ use quell_protocol::StopReason;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
+use super::errand::Carried;
 use super::{Runs, errand};
 use crate::agent::{Agent, Gallery, Job, Reins};
-use crate::cell::{Acceptance, Cell, Progress};
+use crate::cell::{Acceptance, Cell, Progress, Task};
 use crate::mcp::Endpoint;
 use crate::scope::{Cancelled, Held};
 use crate::store::StoreError;
@@ -90,7 +91,7 @@ impl Runs {
         // Before anything that could end this run, so that a reset of its session forgets this too. Of a message from a chat
         // network what its hooks left of it is saved, when they have been asked.
         let save = async {
-            if cell.errand.is_none() {
+            if cell.task.errand().is_none() {
                 self.save_message(cell).await;
             }
         };
@@ -118,7 +119,7 @@ impl Runs {
     }
 
     async fn save_message(&self, cell: &Cell) {
-        let heard = cell.errand.as_ref().map(|errand| (errand, cell.run.text.as_str()));
+        let heard = cell.task.errand().map(|errand| (errand, cell.run.text.as_str()));
         self.workshop().memory.save_message(&cell.run, heard, || cell.view().accepted_at).await;
     }
 
@@ -126,48 +127,7 @@ impl Runs {
     where
         O: Future<Output = Result<Result<Outfit, Unfit>, Cancelled>>,
     {
-        let work = async {
-            // waits: each of its waits is raced by the session.
-            let Outfit { agent, endpoint, history } = match outfit.await? {
-                Ok(outfit) => outfit,
-                Err(Unfit { code, message }) => return Ok(Outcome::Failed { code: code.to_owned(), message }),
-            };
-            // waits: raced in the hooks.
-            self.ask_start(cell).await?;
-            let agent = &*agent;
-            let (run, workshop, scope, pen) = (cell.id(), &**self.workshop(), &cell.scope, cell.pen());
-            let errand = cell.errand.as_ref();
-            let gathered = match errand {
-                // waits: raced there.
-                Some(errand) => match self.gather(cell, errand, &agent.workdir).await? {
-                    Ok(words) => Some((errand, words)),
-                    Err(outcome) => return Ok(outcome),
-                },
-                None => None,
-            };
-            let history = errand::shown(history, errand);
-            let told = errand.map(|errand| self.circumstances(errand, &history));
-            let heard = gathered.as_ref().map(|(errand, words)| (*errand, words.as_str()));
-            let recalled = workshop.memory.preamble(scope, &cell.run, heard).await?;
-            let preamble =
-                [told, recalled].into_iter().flatten().reduce(|told, recalled| format!("{told}\n\n{recalled}"));
-            let visit = workshop.mcp.visit(agent.visitor(run, &cell.run.session, endpoint));
-            let delegation = workshop.society.delegation();
-            let history = &history;
-            let gallery = Gallery::default();
-            let job = Job { run, agent, workshop, history, delegation, preamble, gallery, visit, scope, pen, reins };
-            match (job.work().await?, errand) {
-                (Outcome::Completed, Some(errand)) => {
-                    // An answer may wait for its network for long, and needs no model and no tool for that.
-                    if let Some(place) = place.take() {
-                        place.give_back();
-                    }
-                    // waits: raced there.
-                    self.carry(cell, errand, &agent.workdir).await
-                }
-                (outcome, _) => Ok(outcome),
-            }
-        };
+        let work = self.steps(cell, reins, (outfit, place));
         // Force drops the work wherever it stands: what it holds ends by itself, and the scope waits for that.
         let worked = tokio::select! {
             biased;
@@ -186,6 +146,75 @@ impl Runs {
                 Outcome::Failed { code: "bug".to_owned(), message }
             }
         }
+    }
+
+    /// What the run does, from its session to its answer and what comes of that.
+    async fn steps<O>(
+        &self,
+        cell: &Arc<Cell>,
+        reins: &dyn Reins,
+        (outfit, place): (O, &mut Option<Place>),
+    ) -> Result<Outcome, Cancelled>
+    where
+        O: Future<Output = Result<Result<Outfit, Unfit>, Cancelled>>,
+    {
+        // waits: each of its waits is raced by the session.
+        let Outfit { agent, endpoint, history } = match outfit.await? {
+            Ok(outfit) => outfit,
+            Err(Unfit { code, message }) => return Ok(Outcome::Failed { code: code.to_owned(), message }),
+        };
+        // waits: raced in the hooks.
+        self.ask_start(cell).await?;
+        let agent = &*agent;
+        let (run, workshop, scope, pen) = (cell.id(), &**self.workshop(), &cell.scope, cell.pen());
+        let errand = cell.task.errand();
+        let gathered = match errand {
+            // waits: raced there.
+            Some(errand) => match self.gather(cell, errand, &agent.workdir).await? {
+                Ok(words) => Some((errand, words)),
+                Err(outcome) => return Ok(outcome),
+            },
+            None => None,
+        };
+        let history = errand::shown(history, errand);
+        let heard = gathered.as_ref().map(|(errand, words)| (*errand, words.as_str()));
+        let preamble = match &cell.task {
+            Task::Consolidation(exchange) => Some(exchange.said().to_owned()),
+            Task::Answer | Task::Errand(_) => {
+                let told = errand.map(|errand| self.circumstances(errand, &history));
+                let recalled = workshop.memory.preamble(scope, &cell.run, heard).await?;
+                [told, recalled].into_iter().flatten().reduce(|told, recalled| format!("{told}\n\n{recalled}"))
+            }
+        };
+        let visit = workshop.mcp.visit(agent.visitor(run, &cell.run.session, endpoint));
+        let delegation = workshop.society.delegation();
+        let history = &history;
+        let gallery = Gallery::default();
+        let job = Job { run, agent, workshop, history, delegation, preamble, gallery, visit, scope, pen, reins };
+        if let Task::Consolidation(exchange) = &cell.task {
+            // waits: each of its waits is raced there.
+            return job.consolidate(exchange).await;
+        }
+        let worked = job.work().await?;
+        if worked != Outcome::Completed {
+            return Ok(worked);
+        }
+        if let Some(errand) = errand {
+            // An answer may wait for its network for long, and needs no model and no tool for that.
+            if let Some(place) = place.take() {
+                place.give_back();
+            }
+            // waits: raced there.
+            match self.carry(cell, errand, &agent.workdir).await? {
+                Carried::Away => {}
+                Carried::Withheld => return Ok(Outcome::Completed),
+                Carried::Not(outcome) => return Ok(outcome),
+            }
+        }
+        if let Some(exchange) = cell.pen().draft(|draft| workshop.memory.exchange(&cell.run, heard, draft))? {
+            job.hand_to_consolidation(exchange);
+        }
+        Ok(Outcome::Completed)
     }
 }
 

@@ -16,6 +16,8 @@ pub enum Point {
     Recall,
     /// Remembering something.
     Remember,
+    /// A consolidation waits for its place among those that are at work.
+    Consolidation,
     /// Before a step.
     BeforeStep,
     /// The step's context is built, the model not yet called.
@@ -72,6 +74,7 @@ impl Point {
         Self::LoadHistory,
         Self::Recall,
         Self::Remember,
+        Self::Consolidation,
         Self::BeforeStep,
         Self::Pictures,
         Self::Compaction,

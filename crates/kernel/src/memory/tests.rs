@@ -1,5 +1,7 @@
 //! The rules of memory, by example and over random notes.
 
+mod consolidation;
+
 use std::collections::HashSet;
 
 use proptest::prelude::*;

@@ -1,5 +1,6 @@
 //! Memory with a whole engine: the tools, what a run is shown unasked, what is saved by itself, and stops in the middle of it.
 
+mod consolidated;
 mod people;
 mod tools;
 mod unasked;

@@ -272,7 +272,13 @@ fn points() -> Vec<Case> {
             _ => Case::new(&name, everything, Moment::At(point, nth)),
         }
     };
-    Point::ALL.iter().flat_map(|point| nth(point).into_iter().map(|nth| (*point, nth))).map(case).collect()
+    here().flat_map(|point| nth(point).into_iter().map(|nth| (*point, nth))).map(case).collect()
+}
+
+/// The points that a run that somebody asked for comes to. What consolidates it begins when it has answered:
+/// `memory/consolidated` stops that one at its points.
+pub(super) fn here() -> impl Iterator<Item = &'static Point> {
+    Point::ALL.iter().filter(|point| **point != Point::Consolidation)
 }
 
 fn nothing<'a>(_: &'a Scene<'a>) -> Doing<'a> {

@@ -327,6 +327,25 @@ async fn a_stop_that_finds_nothing_but_a_sub_run_in_the_background_says_so() {
     house.close().await;
 }
 
+/// What noted things after an answer was a task by itself, which no stop reached.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_finds_what_consolidates_the_memory_behind_an_answer() {
+    let house = House::with("", |config| config.memory.consolidate = true).await;
+    house.model.by_prompt(|prompt, _| match prompt.contains("worth remembering?") {
+        true => Behaviour::silent_mid_stream("{"),
+        false => Behaviour::text("It is red now."),
+    });
+    let asked = house.paper.say("ann", "please paint my boat red");
+    house.paper.wait_for("the answer", |page| page.signs_on(&asked) == ["✅"]).await;
+    house.model.request(1).streaming().await;
+    house.paper.say("ann", "/stop");
+    house.model.request(1).client_left().await;
+    let page = house.paper.wait_for("the receipt", |page| page.says("⏹ stopped in")).await;
+    assert!(page.says("Stopping your request.") && page.signs_on(&asked) == ["✅"], "{page:#?}");
+    assert!(house.engine.active_runs().is_empty());
+    house.close().await;
+}
+
 /// The page's runs have no place in the chat, and nobody could stop them from there.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_operator_stops_what_the_page_started_in_chats() {
