@@ -101,9 +101,11 @@ impl Materials {
             return Err(wrong(format!("thinking: {NO_THINKING}")));
         }
         let own = || Self::homes(&self.data_dir).join(id.as_str().replace(['/', '\\', '.'], "_"));
-        let workdir = config.workdir.clone().unwrap_or_else(own);
-        std::fs::create_dir_all(&workdir)
-            .map_err(|error| wrong(format!("its workdir {} cannot be made: {error}", workdir.display())))?;
+        let named = config.workdir.clone().unwrap_or_else(own);
+        // Whole, since messages name files by it: `[IMAGE:/...]`.
+        let workdir = std::path::absolute(&named).and_then(|whole| std::fs::create_dir_all(&whole).map(|()| whole));
+        let workdir =
+            workdir.map_err(|error| wrong(format!("its workdir {} cannot be made: {error}", named.display())))?;
         let mut system = config.prompt.clone();
         if let Some(language) = &config.language {
             system.push_str(&format!("\n\nAnswer in the language {language} unless asked for another."));

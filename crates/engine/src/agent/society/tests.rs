@@ -62,6 +62,18 @@ fn ids(names: &[&str]) -> BTreeSet<AgentId> {
     names.iter().map(|name| id(name)).collect()
 }
 
+/// A picture that came into a relative one was named in a way that only a daemon started in the same place understood.
+#[test]
+fn a_workdir_is_a_whole_path_however_it_is_named() {
+    let (society, dir) = society(&["main"]);
+    let here = std::env::current_dir().expect("a directory");
+    let steps = here.components().count() - 1;
+    let relative: PathBuf =
+        std::iter::repeat_n("..", steps).collect::<PathBuf>().join(dir.path().strip_prefix("/").expect("below /"));
+    let agent = built(&society, "writer", AgentConfig { workdir: Some(relative.join("desk")), ..config() });
+    assert!(agent.workdir.is_absolute() && dir.path().join("desk").is_dir(), "{}", agent.workdir.display());
+}
+
 #[test]
 fn every_agent_that_exists_is_named_to_all_and_no_other() {
     let (society, dir) = society(&["main", "scout"]);
