@@ -13,6 +13,7 @@ pub mod retry;
 pub mod routing;
 pub mod run;
 pub mod session;
+pub mod skill;
 pub mod society;
 pub mod spend;
 pub mod stop_text;
