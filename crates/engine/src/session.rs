@@ -10,6 +10,7 @@ mod make;
 mod own;
 mod reins;
 mod show;
+mod skills;
 mod vault;
 
 use std::collections::HashMap;
@@ -193,9 +194,12 @@ impl Sessions {
         self.0.runs.spawn(act(self.clone(), key.clone()));
     }
 
-    /// Forgets what is in memory of a session's history; the next run reads it again.
+    /// Forgets what is in memory of a session's history, and of its agents' skills; the next run reads both again.
     pub fn forget_history(&self, key: &SessionKey) {
         let mut book = self.book();
+        if let Some(body) = book.lives.body(key) {
+            body.shelves.forget();
+        }
         if let Some(desk) = book.desks.get_mut(key) {
             desk.history = None;
             desk.forgotten += 1;
@@ -342,6 +346,8 @@ impl Sessions {
                 return Ok(Err(Unfit { code: why.code().as_str(), message: why.to_string() }));
             }
         };
+        // waits: reading holds the run's scope.
+        let agent = self.taught(cell, &body, (&base, agent)).await?;
         let history = match cell.scope.race(Point::LoadHistory, self.history(&run.session)).await? {
             Ok(history) => history,
             Err(error) => return Ok(Err(Unfit { code: "store", message: error.to_string() })),

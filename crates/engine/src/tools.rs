@@ -16,6 +16,7 @@ mod read;
 mod replace;
 mod search;
 mod shell;
+mod skills;
 mod text;
 mod walk;
 mod write;
@@ -41,6 +42,7 @@ use background::{Background, Owner};
 pub use fetch::FetchSettings;
 use fetch::Fetcher;
 pub(crate) use picture::picture;
+pub use skills::{Shelf, read_skills};
 
 /// What a call works with, lent by the run that makes it.
 pub struct Workbench<'a> {

@@ -55,6 +55,9 @@ pub struct NewAgent {
     /// Where its tools work; else `work/AGENT` in the data directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workdir: Option<String>,
+    /// A folder below the workdir with a folder for each skill.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub skills: Option<String>,
     /// What becomes of text that a stop cut off: `discard` or `keep`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partial: Option<String>,
@@ -137,6 +140,7 @@ impl NewAgent {
             vision: None,
             language: None,
             workdir: None,
+            skills: None,
             partial: None,
             approvals: None,
             isolate: None,

@@ -1,7 +1,7 @@
 //! `[agents.X]` and `[limits]` of the configuration.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Component, Path, PathBuf};
 
 use quell_kernel::Bounds;
 use quell_kernel::approval::ApprovalPolicy;
@@ -17,6 +17,9 @@ use crate::proc::Isolate;
 
 /// The smallest budget for thinking that the API takes.
 const LEAST_THINKING: u32 = 1024;
+
+/// What can read the file of a skill.
+const READERS: [&str; 2] = ["read_file", "shell"];
 
 /// What is wrong with thinking where nobody is asked for it.
 pub const NO_THINKING: &str = "only providers of kind \"anthropic\" are asked for thinking";
@@ -57,6 +60,9 @@ pub struct AgentConfig {
     pub language: Option<String>,
     /// Where its tools work; else `work/AGENT` in the data directory.
     pub workdir: Option<PathBuf>,
+    /// A folder below the workdir with a folder for each skill; their names and descriptions stand in its prompt. No skills
+    /// without it.
+    pub skills: Option<String>,
     /// What becomes of text that a stop cut off: `discard` (people see it, the model does not) or `keep`.
     #[schemars(with = "String")]
     pub partial: PartialPolicy,
@@ -113,6 +119,28 @@ impl AgentConfig {
         Some(format!("a thinking model takes no temperature but 1, not {warm}; leave temperature out"))
     }
 
+    /// The tool with which it reads its skills.
+    #[must_use]
+    pub fn reads_with(&self) -> Option<&'static str> {
+        let has = |tool: &str| self.tools.iter().any(|name| name == "*" || name == tool);
+        READERS.into_iter().find(|tool| has(tool) && self.approval(tool) != ApprovalPolicy::Deny)
+    }
+
+    /// What is wrong with the folder of its skills.
+    #[must_use]
+    pub fn skills_problem(&self) -> Option<String> {
+        let folder = self.skills.as_deref()?;
+        let is_below = |part: Component<'_>| matches!(part, Component::Normal(_) | Component::CurDir);
+        let names_one = Path::new(folder).file_name().is_some() && !folder.contains(char::is_control);
+        if !names_one || !Path::new(folder).components().all(is_below) {
+            return Some(format!(
+                "{folder:?} is no folder below the workdir; name it as from there, such as \"skills\""
+            ));
+        }
+        let told = "nothing could read them: allow the agent the tool read_file, or shell";
+        self.reads_with().is_none().then(|| told.to_owned())
+    }
+
     /// What it may spend in a day.
     #[must_use]
     pub fn daily_limit(&self) -> DailyLimit {
@@ -153,6 +181,7 @@ impl Default for AgentConfig {
             vision: false,
             language: None,
             workdir: None,
+            skills: None,
             partial: PartialPolicy::Discard,
             approvals: BTreeMap::new(),
             idle_s: None,

@@ -10,6 +10,8 @@ pub enum Point {
     Session,
     /// A lifecycle hook is at work, and what it says is waited for.
     Hook,
+    /// The agent's skills are being read.
+    Skills,
     /// Loading the session's history.
     LoadHistory,
     /// Looking for what is remembered.
@@ -71,6 +73,7 @@ impl Point {
     pub const ALL: &'static [Self] = &[
         Self::Session,
         Self::Hook,
+        Self::Skills,
         Self::LoadHistory,
         Self::Recall,
         Self::Remember,

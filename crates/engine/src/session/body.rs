@@ -1,5 +1,5 @@
-//! What a live session has: its own instances of agents, its model clients, its MCP endpoint, and the stages that a program
-//! around the engine added to its making. A session that says nothing itself has nothing of its own and costs next to nothing.
+//! What a live session has: its own instances of agents, its model clients, its MCP endpoint, the skills that were
+//! read for it, and the stages that a program around the engine added to its making. A session that says nothing itself has nothing of its own and costs next to nothing.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,6 +9,7 @@ use quell_protocol::hook::SessionFacts;
 use quell_protocol::{AgentId, SessionKey};
 
 use super::own::Own;
+use super::skills::Shelves;
 use crate::agent::{Agent, AgentConfig, Materials};
 use crate::hooks::Undo;
 use crate::llm::{Model, OwnAccess};
@@ -20,6 +21,7 @@ pub(super) struct Body {
     pub(super) facts: SessionFacts,
     pub(super) own: Option<Own>,
     pub(super) endpoint: Option<Endpoint>,
+    pub(super) shelves: Arc<Shelves>,
     models: Arc<OwnModels>,
     instances: Mutex<Vec<Instance>>,
     stages: Arc<Mutex<Vec<Begun>>>,
@@ -61,18 +63,19 @@ impl Body {
     pub(super) fn new(facts: SessionFacts, own: Option<Own>, endpoint: Option<Endpoint>, idle: Duration) -> Self {
         let access = own.as_ref().map(Own::access).unwrap_or_default();
         let models = Arc::new(OwnModels { access, resolved: Mutex::default() });
-        let (instances, stages, idle) = (Mutex::default(), Arc::default(), Mutex::new(idle));
-        Self { facts, own, endpoint, models, instances, stages, idle }
+        let (shelves, instances, stages) = (Arc::default(), Mutex::default(), Arc::default());
+        Self { facts, own, endpoint, shelves, models, instances, stages, idle: Mutex::new(idle) }
     }
 
-    /// What the session has from now on that says this itself from now on. The stages go over to it, and the model clients if
-    /// they reach the same provider with the same key.
+    /// What the session has from now on that says this itself from now on. The stages go over to it, the skills as they were
+    /// read, and the model clients if they reach the same provider with the same key.
     pub(super) fn changed(&self, facts: SessionFacts, own: Own, endpoint: Option<Endpoint>) -> Self {
         let calls_the_same = self.own.as_ref().is_some_and(|before| before.calls_as(&own));
         let changed = Self::new(facts, Some(own), endpoint, self.idle());
         Self {
             models: if calls_the_same { Arc::clone(&self.models) } else { changed.models },
             stages: Arc::clone(&self.stages),
+            shelves: Arc::clone(&self.shelves),
             ..changed
         }
     }
@@ -142,9 +145,10 @@ impl Body {
         std::mem::take(&mut self.stages.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Drops its agents and its model clients.
+    /// Drops its agents with what it tells them of their skills, and its model clients.
     pub(super) fn drop_agents(&self) {
         self.instances().clear();
+        self.shelves.forget();
         self.models.resolved().by_name.clear();
     }
 

@@ -86,6 +86,9 @@ fn agent_problems(config: &Config, wrong: &mut impl FnMut(&str, String)) {
         if let Some(server) = agent.mcp.iter().flatten().find(|server| !config.mcp.contains_key(*server)) {
             wrong(&format!("agents.{id}.mcp"), format!("there is no [mcp.{server}]"));
         }
+        if let Some(text) = agent.skills_problem() {
+            wrong(&format!("agents.{id}.skills"), text);
+        }
         if let Some((key, text)) = agent.daily_limit().problem() {
             wrong(&format!("agents.{id}.{key}"), text);
         }

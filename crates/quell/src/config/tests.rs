@@ -62,10 +62,28 @@ fn a_mistake_is_named_with_its_place(#[case] text: &str, #[case] place: &str, #[
 #[case("[agents.main]\ntools = [\"shel\"]\n", "quell.toml:2:9:", "shel")]
 #[case("[agents.main]\ndaily_tokens = 0\n", "quell.toml:2:16:", "0 would let nothing through")]
 #[case("[agents.main]\ndaily_cost = 2.5\n", "quell.toml:2:14:", "needs price")]
+#[case("[agents.main]\nskills = \"/etc/skills\"\n", "quell.toml:2:10:", "name it as from there, such as \"skills\"")]
+#[case("[agents.main]\nskills = \"a/../../b\"\n", "quell.toml:2:10:", "is no folder below the workdir")]
+#[case("[agents.main]\nskills = \"\"\n", "quell.toml:2:10:", "is no folder below the workdir")]
+#[case("[agents.main]\nskills = \".\"\n", "quell.toml:2:10:", "is no folder below the workdir")]
+#[case("[agents.main]\nskills = \"a\\nb\"\n", "quell.toml:2:10:", "is no folder below the workdir")]
+#[case("[agents.main]\nskills = \"s\"\ntools = [\"list_files\"]\n", "quell.toml:2:10:", "read_file, or shell")]
+#[case(
+    "[agents.main]\nskills = \"s\"\ntools = [\"read_file\"]\napprovals = { \"*\" = \"deny\" }\n",
+    "quell.toml:2:10:",
+    "read_file, or shell"
+)]
 fn a_value_that_cannot_work_is_named_with_its_place(#[case] text: &str, #[case] place: &str, #[case] says: &str) {
     let error = error(text);
     assert!(error.starts_with(place), "{error}");
     assert!(error.contains(says), "{error}");
+}
+
+#[test]
+fn skills_need_a_folder_below_the_workdir_and_a_tool_that_reads() {
+    for right in ["skills = \"skills\"", "skills = \"./deep/skills/\"", "skills = \"s\"\ntools = [\"shell\"]"] {
+        parse(Path::new("q.toml"), &format!("[agents.main]\n{right}\n")).unwrap();
+    }
 }
 
 #[test]

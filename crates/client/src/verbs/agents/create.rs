@@ -46,6 +46,9 @@ pub(super) struct CreateArgs {
     /// Where its tools work
     #[arg(long)]
     workdir: Option<String>,
+    /// A folder below its workdir with a folder for each skill
+    #[arg(long, value_name = "FOLDER")]
+    skills: Option<String>,
     /// What becomes of text that a stop cut off: discard, keep
     #[arg(long)]
     partial: Option<String>,
@@ -83,6 +86,7 @@ impl CreateArgs {
             max_tokens: self.max_tokens,
             language: self.language,
             workdir: self.workdir,
+            skills: self.skills,
             partial: self.partial,
             isolate: self.isolate,
             approvals: Some(approvals).filter(|approvals| !approvals.is_empty()),

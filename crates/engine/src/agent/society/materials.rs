@@ -41,6 +41,13 @@ impl Materials {
         data_dir.join("work")
     }
 
+    /// Where the tools of an agent work.
+    #[must_use]
+    pub fn workdir(data_dir: &Path, id: &AgentId, config: &AgentConfig) -> PathBuf {
+        let own = || Self::homes(data_dir).join(id.as_str().replace(['/', '\\', '.'], "_"));
+        config.workdir.clone().unwrap_or_else(own)
+    }
+
     /// Builds an agent with the model that its configuration names. Its workdir exists then. Whether its parent does is the
     /// tree's business, not the agent's.
     ///
@@ -94,14 +101,16 @@ impl Materials {
             let key = if config.thinking_tokens.is_some() { "thinking_tokens" } else { "thinking" };
             return Err(wrong(format!("{key} {problem}")));
         }
+        if let Some(problem) = config.skills_problem() {
+            return Err(wrong(format!("skills: {problem}")));
+        }
         if let Some((key, problem)) = config.daily_limit().problem() {
             return Err(wrong(format!("{key} {problem}")));
         }
         if config.thinking_mode().is_some() && !model.may_think() {
             return Err(wrong(format!("thinking: {NO_THINKING}")));
         }
-        let own = || Self::homes(&self.data_dir).join(id.as_str().replace(['/', '\\', '.'], "_"));
-        let named = config.workdir.clone().unwrap_or_else(own);
+        let named = Self::workdir(&self.data_dir, id, &config);
         // Whole, since messages name files by it: `[IMAGE:/...]`.
         let workdir = std::path::absolute(&named).and_then(|whole| std::fs::create_dir_all(&whole).map(|()| whole));
         let workdir =

@@ -49,7 +49,7 @@ fn a_body_knows_what_the_configuration_knows() {
             "price" => json!({"input": 1.0, "output": 1.0}),
             "mcp" => json!([]),
             "approvals" => json!({}),
-            "parent" | "role" | "language" | "workdir" => json!("x"),
+            "parent" | "role" | "language" | "workdir" | "skills" => json!("x"),
             key if text[key].is_string() => text[key].clone(),
             _ if default.is_null() => json!(1),
             _ => default.clone(),
@@ -91,6 +91,7 @@ async fn check_night_watch(house: House) -> House {
 #[case::thinking(json!({"thinkingTokens": 2000}), 400, "only providers of kind \"anthropic\"")]
 #[case::few_tokens(json!({"thinkingTokens": 20}), 400, "20 is too few")]
 #[case::workdir(json!({"workdir": "/dev/null/x"}), 400, "cannot be made")]
+#[case::skills(json!({"skills": "/etc/skills"}), 400, "skills: \"/etc/skills\" is no folder below the workdir")]
 #[case::unknown_field(json!({"promt": "x"}), 400, "unknown field `promt`")]
 #[case::snake(json!({"max_tokens": 5}), 400, "unknown field `max_tokens`")]
 #[case::wrong_type(json!({"temperature": "hot"}), 400, "invalid type")]

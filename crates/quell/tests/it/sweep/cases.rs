@@ -237,7 +237,8 @@ fn at_the_end() -> Vec<Case> {
 fn points() -> Vec<Case> {
     let nth = |point: &Point| match point {
         // Once when it is entered and once when its thread is at work.
-        Point::Blocking | Point::Pictures | Point::ModelStream | Point::ProcessWait | Point::Compaction => vec![1, 2],
+        Point::Blocking | Point::Pictures | Point::Skills => vec![1, 2],
+        Point::ModelStream | Point::ProcessWait | Point::Compaction => vec![1, 2],
         // The second time is the other agent's.
         Point::BeforeStep | Point::ContextBuilt | Point::AfterModel => vec![1, 2, 3],
         // The first process is its hook's.
@@ -264,6 +265,7 @@ fn points() -> Vec<Case> {
                 agent: "seeing",
                 ..Case::new(&name, |scene| Box::pin(a_picture_before(scene)), Moment::At(point, nth))
             },
+            Point::Skills => Case { agent: "skilled", ..Case::new(&name, a_word, Moment::At(point, nth)) },
             Point::Attachments | Point::Delivery => {
                 Case { from: From::AChat, ..Case::new(&name, a_word, Moment::At(point, nth)) }
             }

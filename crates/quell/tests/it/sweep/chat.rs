@@ -28,6 +28,11 @@ impl Courier for Quick {
 
 /// The errand of a message with this text.
 pub(crate) fn errand(id: &str, text: &str) -> Errand {
+    errand_for(id, text, None)
+}
+
+/// The errand of a message that this model is to answer.
+pub(crate) fn errand_for(id: &str, text: &str, model: Option<&str>) -> Errand {
     let file =
         Attachment { kind: AttachmentKind::File, source: "1".to_owned(), name: None, media_type: None, bytes: None };
     let message = ChannelMessage {
@@ -42,5 +47,6 @@ pub(crate) fn errand(id: &str, text: &str) -> Errand {
         group: false,
         attachments: vec![file],
     };
-    Errand::new(message, Orders { history_chars: 400_000, ..Orders::default() }, Arc::new(Quick))
+    let orders = Orders { history_chars: 400_000, model: model.map(str::to_owned), ..Orders::default() };
+    Errand::new(message, orders, Arc::new(Quick))
 }

@@ -62,6 +62,9 @@ impl Site {
             let mut seeing = config.agents.get(&agent("main")).unwrap().clone();
             (seeing.vision, seeing.workdir) = (true, Some(config.data_dir.join("work").join("main")));
             config.agents.insert(agent("seeing"), seeing);
+            let skills = Some("skills".to_owned());
+            let skilled = AgentConfig { skills, vision: false, ..config.agents[&agent("seeing")].clone() };
+            config.agents.insert(agent("skilled"), skilled);
             let mut asking = config.agents.get(&agent("main")).unwrap().clone();
             asking.approvals.insert("*".to_owned(), ApprovalPolicy::Ask);
             config.agents.insert(agent("asking"), asking);
@@ -72,7 +75,7 @@ impl Site {
                 starting.mcp = Some(vec![server.to_owned()]);
                 config.agents.insert(agent(name), starting);
             }
-            for main in ["main", "hole", "asking", "small", "seeing"] {
+            for main in ["main", "hole", "asking", "small", "seeing", "skilled"] {
                 config.agents.get_mut(&agent(main)).unwrap().mcp = Some(vec!["test".to_owned()]);
             }
             config.providers.insert("hole".to_owned(), provider(&hole.base_url()));
@@ -90,8 +93,11 @@ impl Site {
         Self { house, hole, mute, quiet, page, database: Mutex::new(database) }
     }
 
-    /// Files for the tools: a short one, and one whose search takes longer than any stop; and a picture.
+    /// Files for the tools: a short one, and one whose search takes longer than any stop; a picture, and a skill.
     pub(super) fn lay_out(&self) {
+        let skill = self.workdir().join("skills/greeting");
+        std::fs::create_dir_all(&skill).unwrap();
+        std::fs::write(skill.join("SKILL.md"), "---\nname: greeting\ndescription: Says hello.\n---\n").unwrap();
         std::fs::write(self.workdir().join("dot.png"), b"\x89PNG\r\n\x1a\n").unwrap();
         let line = format!("{}\n", "the quick brown fox ".repeat(25));
         std::fs::write(self.workdir().join("short.txt"), &line).unwrap();
