@@ -69,7 +69,7 @@ enum Check {
 }
 
 /// All checks, in the order in which a start would meet what they look at.
-const CHECKS: [(&str, Check); 15] = [
+const CHECKS: [(&str, Check); 16] = [
     ("configuration", Check::Machine(files::configuration)),
     ("clock", Check::Machine(machine::clock)),
     ("shell", Check::Machine(machine::shell)),
@@ -81,6 +81,7 @@ const CHECKS: [(&str, Check); 15] = [
     ("hold", Check::Setup(database::hold)),
     ("providers", Check::Setup(providers::providers)),
     ("workdirs", Check::Setup(files::workdirs)),
+    ("skills", Check::Setup(files::skills)),
     ("MCP servers", Check::Setup(servers::servers)),
     ("channels", Check::Setup(channels::channels)),
     ("processes", Check::Machine(processes::wardens)),

@@ -4,7 +4,10 @@ use std::fs::{self, Metadata};
 use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
 
+use quell_engine::agent::Materials;
+use quell_engine::tools::read_skills;
 use rustix::fs::{Access, access, statvfs};
 
 use super::finding::Finding;
@@ -153,6 +156,32 @@ pub(super) fn workdirs(setup: &Setup<'_>) -> Vec<Finding> {
     }
     if findings.is_empty() {
         findings.push(Finding::ok(format!("agents work in {}", setup.data_dir.join("work").display())));
+    }
+    findings
+}
+
+/// What each agent is told of its skills, and what is left out.
+pub(super) fn skills(setup: &Setup<'_>) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (id, agent) in &setup.loaded.config.agents {
+        let Some(folder) = &agent.skills else { continue };
+        let workdir = Materials::workdir(setup.data_dir, id, agent);
+        let place = workdir.join(folder);
+        // Nobody tells it to stop.
+        let Some(shelf) = read_skills(&workdir, folder, &AtomicBool::new(false)) else { continue };
+        let names: Vec<&str> = shelf.skills.names().collect();
+        if !names.is_empty() {
+            findings.push(Finding::ok(format!("agent {id}: {}", names.join(", "))));
+        } else if !place.exists() || shelf.left_out.is_empty() {
+            let remedy = format!("put a folder with a SKILL.md into {}; see docs/skills.md", place.display());
+            findings.push(Finding::warn(format!("agent {id} has none"), remedy));
+            continue;
+        }
+        let left_out = |problem| Finding::warn(format!("agent {id}: {problem}"), "correct it; see docs/skills.md");
+        findings.extend(shelf.left_out.into_iter().map(left_out));
+    }
+    if findings.is_empty() {
+        findings.push(Finding::ok("no agent has any"));
     }
     findings
 }

@@ -196,6 +196,23 @@ fn workdirs_have_to_be_directories() {
 }
 
 #[test]
+fn skills_are_named_and_so_is_what_is_left_out() {
+    assert_one(&files::skills(&Ward::new("").setup()), State::Ok, "no agent has any");
+    let ward = Ward::new("[agents.main]\nskills = \"skills\"\n");
+    assert_one(&files::skills(&ward.setup()), State::Warn, "agent main has none");
+    let folder = ward.data().join("work/main/skills");
+    fs::create_dir_all(folder.join("a")).unwrap();
+    assert_one(&files::skills(&ward.setup()), State::Warn, "\"skills/a/SKILL.md\" does not exist");
+    fs::write(folder.join("a/SKILL.md"), "---\nname: a\ndescription: d\n---\n").unwrap();
+    assert_one(&files::skills(&ward.setup()), State::Ok, "agent main: a");
+    fs::create_dir_all(folder.join("b")).unwrap();
+    let found = files::skills(&ward.setup());
+    let [one, other] = &found[..] else { panic!("{found:#?}") };
+    assert_finding(one, State::Ok, "agent main: a");
+    assert_finding(other, State::Warn, "\"skills/b/SKILL.md\" does not exist");
+}
+
+#[test]
 fn a_port_that_is_taken_and_doors_open_to_others_are_told() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
