@@ -39,6 +39,7 @@ mod rows_b10;
 mod rows_e;
 mod sessions;
 mod shutdown;
+mod skills;
 mod society;
 mod spend;
 mod subagents;

@@ -221,6 +221,37 @@ async fn commands_are_answered_without_a_model() {
     house.close().await;
 }
 
+/// Row D9: the skills stand in the prompt as they were when the conversation began.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_conversation_keeps_its_prompt_until_it_begins_anew() {
+    let house = House::with("", |config| {
+        config.agents.values_mut().for_each(|agent| agent.skills = Some("skills".to_owned()));
+    })
+    .await;
+    let skills = house.dir.path().join("work/main/skills");
+    let put = |name: &str| {
+        std::fs::create_dir_all(skills.join(name)).unwrap();
+        let text = format!("---\nname: {name}\ndescription: For {name}.\n---\n");
+        std::fs::write(skills.join(name).join("SKILL.md"), text).unwrap();
+    };
+    let prompt = async |index: usize| {
+        let answer = format!("Answer {index}.");
+        house.model.script(Behaviour::text(&answer));
+        house.paper.say("ann", "hello");
+        house.paper.wait_for("the answer", |page| page.says(&answer)).await;
+        house.model.request(index).arrived().await.body["messages"][0]["content"].as_str().unwrap().to_owned()
+    };
+    put("boats");
+    let first = prompt(0).await;
+    assert!(first.ends_with("\n\n- boats: For boats. (skills/boats/SKILL.md)"), "{first}");
+    put("trains");
+    assert_eq!(prompt(1).await, first, "byte for byte");
+    house.paper.say("ann", "/new");
+    house.paper.wait_for("the new conversation", |page| page.says("A new conversation begins.")).await;
+    assert_eq!(prompt(2).await, format!("{first}\n- trains: For trains. (skills/trains/SKILL.md)"));
+    house.close().await;
+}
+
 /// People read of policies, commands of the daemon, and paths of its files.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_not_taken_is_said_in_words_for_who_asked() {
