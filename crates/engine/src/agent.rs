@@ -7,7 +7,6 @@ mod answer;
 mod approve;
 mod compact;
 mod config;
-mod consolidate;
 mod delegate;
 mod pictures;
 mod remember;
@@ -38,10 +37,11 @@ use crate::proc::{OutputSink, Wardens};
 use crate::scope::{Cancelled, Point, Scope};
 use crate::tools::background::{Background, Owner};
 use crate::tools::{Toolbox, UnknownTool, Workbench};
+pub use answer::unusable_because;
 use answer::{Answered, failed, invalid_arguments};
 use compact::{Allowance, Room, Wanted};
 pub use config::{AgentConfig, Limits, NO_THINKING, Thinking};
-pub use delegate::{Child, ChildOrder, ChildPlace, Tie, report_of};
+pub use delegate::{Child, ChildOrder, ChildPlace, report_of};
 pub use pictures::Gallery;
 pub use society::{
     BadAgent, BadSociety, Changes, Kept, Materials, Plan, RESERVED, Roll, Society, Stale, Stays, Unwelcome, tree_of,
@@ -117,8 +117,6 @@ pub trait Reins: Send + Sync {
     /// Starts a sub-run. From its acceptance on a stop of this run covers it, whatever becomes of the future; the error is
     /// the reason why not, for the model.
     fn start_child(&self, order: ChildOrder) -> BoxFuture<'_, Result<Child, String>>;
-    /// The same, for a sub-run that the caller leaves behind: it waits for nothing, not even for the database.
-    fn leave_child(&self, order: ChildOrder) -> Result<(), String>;
 }
 
 /// Checks a configured tool list: `*`, or names. Which tools an MCP server in `servers` has is known only once it runs.

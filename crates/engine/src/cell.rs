@@ -7,7 +7,6 @@ mod feed;
 mod hub;
 mod pen;
 mod receipt;
-mod task;
 mod usage;
 mod view;
 
@@ -22,6 +21,7 @@ use quell_protocol::hook::SessionFacts;
 use quell_protocol::{CallId, EventKind, Receipt, RunEvent, RunId, Usage, Verdict};
 use tokio::sync::watch;
 
+use crate::channel::Errand;
 use crate::clock::Clock;
 use crate::journal::{Page, Unwritten};
 use crate::scope::Scope;
@@ -29,7 +29,6 @@ use feed::Feed;
 pub use feed::Follower;
 pub use hub::{Hub, Notice, Overrun, Subscription};
 pub use pen::{Pen, Sealed};
-pub use task::Task;
 
 /// How far a run has come, as a value to wait for. Only rises.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -70,8 +69,8 @@ pub struct Birth {
     pub deadline: Moment,
     /// Its page of the journal.
     pub page: Page,
-    /// What it is for.
-    pub task: Task,
+    /// What it has to do with the chat network that its message came from.
+    pub errand: Option<Errand>,
 }
 
 /// One run's cell.
@@ -90,8 +89,8 @@ pub struct Cell {
     pub policy: PartialPolicy,
     /// Its session, once it has entered it.
     pub session: OnceLock<SessionFacts>,
-    /// What it is for.
-    pub task: Task,
+    /// What it has to do with the chat network that its message came from.
+    pub errand: Option<Errand>,
     page: Page,
     facts: Mutex<Facts>,
     progress: watch::Sender<Progress>,
@@ -131,7 +130,7 @@ impl Cell {
     /// A cell for a run that was just let in.
     #[must_use]
     pub fn new(birth: Birth, scope: Scope, clock: Clock, hub: Hub) -> Self {
-        let Birth { run, fingerprint, policy, deadline, page, task } = birth;
+        let Birth { run, fingerprint, policy, deadline, page, errand } = birth;
         let times = Times { accepted: clock.now(), started: None, requested: None, delivered: None, settled: None };
         let facts = Facts {
             feed: Feed::default(),
@@ -158,7 +157,7 @@ impl Cell {
             hub,
             policy,
             session: OnceLock::new(),
-            task,
+            errand,
             page,
             facts: Mutex::new(facts),
             progress: watch::Sender::new(Progress::Accepted),

@@ -2,8 +2,11 @@
 //! model or a person asks, and unasked before a run (row D8). The rules are the kernel's. Nothing here fails a run, and a stop
 //! ends every wait of one.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
+use quell_kernel::Moment;
 use quell_kernel::memory::consolidation::Exchange;
 use quell_kernel::memory::{self, CONVERSATION, Message, Recalled, Showing, may_be_shown};
 use quell_kernel::registry::NewRun;
@@ -48,16 +51,20 @@ pub struct Memory {
     settings: MemorySettings,
     /// Places for consolidations, so that what nobody waits for never crowds out what somebody does.
     places: Arc<Semaphore>,
+    /// Of whom something was forgotten, and when: what was said before that is remembered no more, whatever is under way.
+    forgotten: Arc<Mutex<HashMap<NoteScope, Moment>>>,
 }
 
 /// Consolidations at the same time.
 const CONSOLIDATIONS: usize = 4;
+/// No run lives longer (row A5), so that nothing comes any more of what was said before.
+const UNDER_WAY: Duration = Duration::from_secs(2 * 24 * 60 * 60);
 
 impl Memory {
     /// The memory in a database.
     #[must_use]
     pub fn new(store: Store, settings: MemorySettings) -> Self {
-        Self { store, settings, places: Arc::new(Semaphore::new(CONSOLIDATIONS)) }
+        Self { store, settings, places: Arc::new(Semaphore::new(CONSOLIDATIONS)), forgotten: Arc::default() }
     }
 
     /// The settings.
@@ -76,6 +83,30 @@ impl Memory {
     pub async fn remember(&self, scope: NoteScope, note: Note) -> Result<Remembered, StoreError> {
         // waits: whoever calls it for a run races it.
         self.store.remember(scope, note).await
+    }
+
+    /// The same for what came of a message that was accepted at this moment: nothing is written if its scope was forgotten since.
+    ///
+    /// # Errors
+    /// The store's error.
+    ///
+    /// # Cancel safety
+    /// Safe: once asked for, the note is written whether or not the caller waits.
+    pub async fn remember_said(&self, scope: NoteScope, note: Note, said: Moment) -> Result<Remembered, StoreError> {
+        let forgotten = Arc::clone(&self.forgotten);
+        let is_wanted = move |scope: &NoteScope| {
+            let forgotten = forgotten.lock().unwrap_or_else(PoisonError::into_inner);
+            forgotten.get(scope).is_none_or(|since| said > *since)
+        };
+        // waits: whoever calls it for a run races it.
+        self.store.remember_if((scope, note), is_wanted).await
+    }
+
+    /// What was said until now is remembered no more of this scope. To be called before its notes are forgotten.
+    pub fn forget_what_was_said(&self, scope: NoteScope, now: Moment) {
+        let mut forgotten = self.forgotten.lock().unwrap_or_else(PoisonError::into_inner);
+        forgotten.retain(|_, since| now.since(*since) < UNDER_WAY);
+        forgotten.insert(scope, now);
     }
 
     /// The notes of each scope that a query is about, at most `limit` of each, the most relevant first.
@@ -140,14 +171,15 @@ impl Memory {
         self.store.sender_page(limit, cursor).await
     }
 
-    /// Forgets all notes of a sender. Answers how many there were.
+    /// Forgets all notes of a sender, and what of them is under way. Answers how many there were.
     ///
     /// # Errors
     /// The store's error.
     ///
     /// # Cancel safety
     /// Safe: once asked for, the notes are gone whether or not the caller waits.
-    pub async fn forget_sender(&self, sender: String) -> Result<u64, StoreError> {
+    pub async fn forget_sender(&self, sender: String, now: Moment) -> Result<u64, StoreError> {
+        self.forget_what_was_said(NoteScope::Sender(sender.clone()), now);
         // waits: no run forgets, only people do.
         self.store.forget_sender(sender).await
     }
@@ -197,11 +229,16 @@ impl Memory {
     }
 
     /// Remembers the message of a run, if the configuration wants that and it is a person's: of one from a chat network the text
-    /// that is given with its errand. `at` is when it came, RFC 3339.
+    /// that is given with its errand. `at` is when it was accepted, also as RFC 3339.
     ///
     /// # Cancel safety
     /// Safe: once polled, the note is written whether or not the caller waits.
-    pub async fn save_message(&self, run: &NewRun, heard: Option<(&Errand, &str)>, at: impl FnOnce() -> String) {
+    pub async fn save_message(
+        &self,
+        run: &NewRun,
+        heard: Option<(&Errand, &str)>,
+        (said, at): (Moment, impl FnOnce() -> String),
+    ) {
         // What one agent tells another is in the conversation of both.
         let (errand, text) = heard.map_or((None, run.text.as_str()), |(errand, text)| (Some(errand), text));
         if !self.settings.auto_save || run.parent.is_some() || !may_be_shown(text) {
@@ -209,22 +246,21 @@ impl Memory {
         }
         let category = CONVERSATION.to_owned();
         let note = Note { key: key_of_message(run, errand), category, text: text.to_owned(), at: at() };
-        let scope = whose(errand).map_or_else(|| NoteScope::Session(run.session.clone()), NoteScope::Sender);
+        let scope = whose_notes(run, errand);
         // waits: the finaliser of the run, beside its work and not in it; of a message from a chat network the run races it.
-        if let Err(error) = self.store.remember(scope, note).await {
+        if let Err(error) = self.remember_said(scope, note, said).await {
             tracing::error!(run = %run.id, %error, "a message could not be remembered");
         }
     }
 
     /// What a run and its answer are to be consolidated as; none when the configuration does not want that, it is no person's
-    /// message, or there is too little to it.
+    /// message, or there is too little to it. `words` are those of its message, where they are others than its text.
     #[must_use]
-    pub fn exchange(&self, run: &NewRun, heard: Option<(&Errand, &str)>, draft: &TurnDraft) -> Option<Exchange> {
+    pub fn exchange(&self, run: &NewRun, words: Option<&str>, draft: &TurnDraft) -> Option<Exchange> {
         if !self.settings.consolidate || run.parent.is_some() {
             return None;
         }
-        let (errand, words) = heard.map_or((None, run.text.as_str()), |(errand, words)| (Some(errand), words));
-        Exchange::of(run.session.clone(), whose(errand), words, &draft.answer()?)
+        Exchange::of(words.unwrap_or(&run.text), draft)
     }
 
     /// Waits for a place among the consolidations that are at work.
@@ -232,7 +268,7 @@ impl Memory {
     /// # Cancel safety
     /// Safe: who leaves the line takes none.
     pub async fn place_to_consolidate(&self) -> Option<OwnedSemaphorePermit> {
-        // waits: raced by the run that consolidates. Nobody closes the semaphore.
+        // waits: raced by who consolidates. Nobody closes the semaphore.
         Arc::clone(&self.places).acquire_owned().await.ok()
     }
 }
@@ -257,8 +293,10 @@ fn key_of_message(run: &NewRun, errand: Option<&Errand>) -> String {
 
 /// Whose notes are written about a message: its sender's, or its session's. What was said in a group is the group's: it is not
 /// told to whoever the sender talks to elsewhere.
-fn whose(errand: Option<&Errand>) -> Option<String> {
-    errand.map(Errand::message).filter(|message| !is_group(message)).map(sender_of)
+#[must_use]
+pub fn whose_notes(run: &NewRun, errand: Option<&Errand>) -> NoteScope {
+    let private = errand.map(Errand::message).filter(|message| !is_group(message));
+    private.map_or_else(|| NoteScope::Session(run.session.clone()), |message| NoteScope::Sender(sender_of(message)))
 }
 
 /// Whoever wrote a message: names are a channel's own.

@@ -5,6 +5,7 @@
 //! never waits for anything, and no two threads can announce out of order.
 
 mod agents;
+mod consolidate;
 mod errand;
 mod finish;
 mod hooks;
@@ -370,8 +371,10 @@ impl Runs {
         };
         let covered: HashSet<&RunId> = stop.tickets.iter().map(|ticket| ticket.0.id()).collect();
         let background = &self.0.workshop.background;
-        let (processes, ended) = background.end(level, |owner| covered.contains(&owner.run) || else_covered(owner));
-        (stop.processes, stop.ended) = (processes, ended);
+        let covers = |owner: &Owner| covered.contains(&owner.run) || else_covered(owner);
+        let (processes, ended) = background.end(level, covers);
+        let tasks = background.end_tasks(level, covers);
+        (stop.processes, stop.ended, stop.tasks) = (processes, ended, tasks);
     }
 
     /// Carries out the effects of one transition, in order.

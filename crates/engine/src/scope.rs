@@ -55,6 +55,12 @@ impl Scope {
         }))
     }
 
+    /// Another open scope that holds nothing, for what is to outlive this one.
+    #[must_use]
+    pub fn beside(&self) -> Self {
+        Self::new(self.0.ledger.clock(), self.0.probe.clone())
+    }
+
     /// Runs `work` until it is done or the scope is cancelled; then `work` is dropped. A cancel wins over a result that is
     /// ready at the same time.
     ///

@@ -338,7 +338,7 @@ impl Sessions {
         // It enters once.
         let _ = cell.session.set(body.facts.clone());
         body.set_idle(self.idle_of(&base));
-        let routed = cell.task.errand().and_then(|errand| errand.orders().model.as_deref());
+        let routed = cell.errand.as_ref().and_then(|errand| errand.orders().model.as_deref());
         let agent = match body.routed(&base, self.0.runs.workshop().society.materials(), routed) {
             Ok(agent) => agent,
             Err(problem) => {

@@ -123,7 +123,9 @@ impl Book {
     }
 }
 
-fn plus(one: Usage, other: Usage) -> Usage {
+/// Both together.
+#[must_use]
+pub fn plus(one: Usage, other: Usage) -> Usage {
     Usage {
         input_tokens: one.input_tokens.saturating_add(other.input_tokens),
         output_tokens: one.output_tokens.saturating_add(other.output_tokens),

@@ -43,6 +43,9 @@ pub const REFUSED: &str = "refused";
 /// them.
 pub const VISION: &str = "vision";
 
+/// Begins what a model reads of the end of a sub-run in the background, as a message of its user.
+pub const NEWS: &str = "[The background ";
+
 /// The code of a run whose message a hook kept back: no model reads it, now or later; people still see it.
 pub const WITHHELD: &str = "withheld";
 

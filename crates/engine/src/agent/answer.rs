@@ -31,9 +31,15 @@ impl Job<'_> {
 
 /// Why an answer does not count.
 pub(super) struct Unusable {
-    pub(super) code: &'static str,
+    code: &'static str,
     /// What the model did, and what a person can do about it.
     pub(super) problem: &'static str,
+}
+
+/// What is wrong with an answer; none for one that counts.
+#[must_use]
+pub fn unusable_because(answer: &ModelAnswer) -> Option<&'static str> {
+    unusable(answer).map(|unusable| unusable.problem)
 }
 
 /// None for an answer that counts.

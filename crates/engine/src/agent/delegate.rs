@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use quell_kernel::memory::consolidation::Exchange;
 use quell_kernel::turn::PartialPolicy;
 use quell_protocol::{AgentId, StopReason, Verdict};
 use schemars::JsonSchema;
@@ -25,19 +24,8 @@ pub struct ChildOrder {
     pub text: String,
     /// Where it runs.
     pub place: ChildPlace,
-    /// Who cares for its end.
-    pub tie: Tie,
-}
-
-/// What ties a sub-run to its parent, besides that a stop of the parent covers it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Tie {
-    /// The parent waits for its end.
-    Awaited,
-    /// It goes on by itself, as the session's, which is told of its end.
-    Told,
-    /// It goes on by itself and writes down what is worth remembering of this exchange. Nobody is told.
-    Consolidation(Exchange),
+    /// Whether the parent waits for its end; else it goes on by itself, as the session's.
+    pub waits: bool,
 }
 
 /// The session of a sub-run.
@@ -47,8 +35,6 @@ pub enum ChildPlace {
     Fresh,
     /// The one in which the caller's session talks to that agent; it remembers.
     Conversation,
-    /// The one in which what the caller's session says is consolidated.
-    Memory,
 }
 
 /// A sub-run that was let in.
@@ -117,13 +103,13 @@ impl Job<'_> {
                 agent: args.agent,
                 text: args.prompt,
                 place: ChildPlace::Fresh,
-                tie: if args.wait.unwrap_or(true) { Tie::Awaited } else { Tie::Told },
+                waits: args.wait.unwrap_or(true),
             }),
             SendArgs::NAME => arguments::parse::<SendArgs>(given).map(|args| Order {
                 agent: args.to,
                 text: args.text,
                 place: ChildPlace::Conversation,
-                tie: Tie::Awaited,
+                waits: true,
             }),
             _ => return None,
         };
@@ -143,16 +129,16 @@ impl Job<'_> {
         if order.text.trim().is_empty() {
             return Err("The text is empty. Say what the agent is to do.".to_owned());
         }
-        Ok(ChildOrder { agent, text: order.text, place: order.place, tie: order.tie })
+        Ok(ChildOrder { agent, text: order.text, place: order.place, waits: order.waits })
     }
 
     async fn hand_out(&self, order: ChildOrder) -> Result<ToolOutput, Cancelled> {
-        let (agent, awaited) = (order.agent.clone(), order.tie == Tie::Awaited);
+        let (agent, waits) = (order.agent.clone(), order.waits);
         let child = match self.scope.race(Point::StartSubRun, self.reins.start_child(order)).await? {
             Ok(child) => child,
             Err(refusal) => return Ok(ToolOutput::error(format!("The agent {agent} was not started: {refusal}."))),
         };
-        if !awaited {
+        if !waits {
             let run = child.cell.id();
             return Ok(ToolOutput::ok(format!(
                 "The agent {agent} works in the background as run {run}. You will be told of its answer."
@@ -171,7 +157,7 @@ struct Order {
     agent: String,
     text: String,
     place: ChildPlace,
-    tie: Tie,
+    waits: bool,
 }
 
 /// What came of a sub-run, for a model that reads it later.

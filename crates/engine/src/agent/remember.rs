@@ -143,7 +143,7 @@ impl Job<'_> {
                 "Remembered of this {} as {key:?}, in place of what was remembered under that key.",
                 whose.word()
             )),
-            Ok(Remembered::NoSession) => {
+            Ok(Remembered::NoSession | Remembered::Unwanted) => {
                 ToolOutput::error("This session was deleted meanwhile, so nothing can be remembered of it.".to_owned())
             }
             Err(error) => ToolOutput::error(format!("It could not be written down: {error}.")),

@@ -1,5 +1,6 @@
 //! A run as the doors show it and as the database keeps it.
 
+use quell_kernel::Moment;
 use quell_kernel::registry::Phase;
 use quell_protocol::ResourceKind;
 use quell_protocol::api::{ComputeStatus, RunResult, RunView};
@@ -7,6 +8,12 @@ use quell_protocol::api::{ComputeStatus, RunResult, RunView};
 use super::{Cell, Facts, receipt};
 
 impl Cell {
+    /// When it was accepted.
+    #[must_use]
+    pub fn accepted(&self) -> Moment {
+        self.facts().times.accepted
+    }
+
     /// The run as the doors show it.
     #[must_use]
     pub fn view(&self) -> RunView {

@@ -1,7 +1,5 @@
 //! What people see of the memory: look through the notes of a session, an agent or a sender, forget one, forget a sender.
 
-use quell_kernel::Push;
-use quell_protocol::StopReason;
 use quell_protocol::api::List;
 use quell_protocol::audit::Action;
 use quell_protocol::memory::{NoteRow, SenderRow};
@@ -83,11 +81,7 @@ impl Engine {
         let deed = Deed::to(Action::ForgetSender, "sender", &sender);
         let (engine, who) = (self.clone(), caller.clone());
         let done = self.seen_through(async move {
-            // What was said until now is not remembered behind this.
-            let runs = &engine.inner().runs;
-            let forgotten = StopReason::Other("forgotten".to_owned());
-            runs.abort(runs.consolidating(&sender), Push::Gentle, &forgotten).settled().await;
-            let forgotten = engine.inner().workshop.memory.forget_sender(sender).await?;
+            let forgotten = engine.inner().workshop.memory.forget_sender(sender, engine.inner().clock.now()).await?;
             if forgotten > 0 {
                 engine.audit(&who, deed.with(format!("notes: {forgotten}")));
             }

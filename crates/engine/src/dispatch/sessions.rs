@@ -12,6 +12,7 @@ use quell_protocol::{By, RunId, SessionKey};
 use super::{Caller, Deed, Engine, Got, NotMade};
 use crate::agent::Materials;
 use crate::cell::Notice;
+use crate::memory::NoteScope;
 use crate::scope::{Point, Scope};
 use crate::store::{Deleted, StoreError};
 use crate::tools::attachment::remove_attachments;
@@ -140,7 +141,9 @@ impl Engine {
 
     async fn reset_as(&self, caller: &Caller, key: &SessionKey, ask: &StopAsk) -> Result<bool, SessionError> {
         self.stop_own(caller, key, ask).await?;
-        let at = self.inner().clock.rfc3339(self.inner().clock.now());
+        let now = self.inner().clock.now();
+        self.inner().workshop.memory.forget_what_was_said(NoteScope::Session(key.clone()), now);
+        let at = self.inner().clock.rfc3339(now);
         let reset = self.inner().store.reset_session(key.clone(), at).await?;
         self.inner().sessions.forget_history(key);
         if reset {
@@ -175,6 +178,8 @@ impl Engine {
                 // It came in behind the stop, perhaps somebody else's with files of theirs.
                 continue;
             }
+            let now = self.inner().clock.now();
+            self.inner().workshop.memory.forget_what_was_said(NoteScope::Session(key.clone()), now);
             // Before its row: as long as there is one, whoever was cut short can delete it again.
             self.remove_files(key).await;
             let deleted = self.inner().store.delete_session(key.clone(), over).await?;

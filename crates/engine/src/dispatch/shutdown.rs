@@ -65,9 +65,12 @@ impl Engine {
         );
         let stop = self.inner().runs.abort(ids.clone(), Push::Gentle, &StopReason::Shutdown);
         let (processes, _) = background.end(StopLevel::Gentle, |_| true);
+        // Tasks of the engine, which are waited for below.
+        background.end_tasks(StopLevel::Gentle, |_| true);
         if timeout(SHUTDOWN_FORCES, all_over(&stop, &processes)).await.is_err() {
             let forced = self.inner().runs.abort(ids, Push::Forced, &StopReason::Shutdown);
             let (processes, _) = background.end(StopLevel::Forced, |_| true);
+            background.end_tasks(StopLevel::Forced, |_| true);
             mcp.kill();
             // What is left after this is named below.
             let _ = timeout(SHUTDOWN_GIVES_UP, all_over(&forced, &processes)).await;
@@ -108,6 +111,7 @@ impl Engine {
         let ids = self.inner().runs.active().iter().map(|cell| cell.run.id.clone()).collect();
         self.inner().runs.abort(ids, Push::Forced, &StopReason::Shutdown);
         self.inner().workshop.background.end(StopLevel::Forced, |_| true);
+        self.inner().workshop.background.end_tasks(StopLevel::Forced, |_| true);
         self.inner().workshop.mcp.kill();
         self.hooks().kill();
     }

@@ -11,7 +11,7 @@ use quell_protocol::{AgentId, ErrorCode, RunId, SessionKey, StopReason};
 use sha2::{Digest, Sha256};
 
 use super::{Caller, Engine, Stop};
-use crate::cell::{Acceptance, Cell, Task};
+use crate::cell::{Acceptance, Cell};
 use crate::channel::Errand;
 use crate::session::Wanted;
 use crate::store::{AcceptedRow, RunRow, StoreError, StoredState};
@@ -164,7 +164,7 @@ impl Engine {
             on_busy: submission.on_busy,
             time: submission.timeout.filter(|time| !time.is_zero()),
             fingerprint: fingerprint(caller, submission),
-            task: submission.errand.clone().map_or(Task::Answer, Task::Errand),
+            errand: submission.errand.clone(),
         })
     }
 

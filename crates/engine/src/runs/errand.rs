@@ -55,7 +55,7 @@ impl Runs {
             cell.pen().ask_instead(text.clone())?;
         }
         // What a hook took out of a message is remembered nowhere.
-        let at = || cell.view().accepted_at;
+        let at = (cell.accepted(), || cell.view().accepted_at);
         let saving = self.workshop().memory.save_message(&cell.run, Some((errand, &text)), at);
         cell.scope.race(Point::Remember, saving).await?;
         Ok(Ok(content))

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::errand::Carried;
 use super::{Runs, errand};
 use crate::agent::{Agent, Gallery, Job, Reins};
-use crate::cell::{Acceptance, Cell, Progress, Task};
+use crate::cell::{Acceptance, Cell, Progress};
 use crate::mcp::Endpoint;
 use crate::scope::{Cancelled, Held};
 use crate::store::StoreError;
@@ -91,7 +91,7 @@ impl Runs {
         // Before anything that could end this run, so that a reset of its session forgets this too. Of a message from a chat
         // network what its hooks left of it is saved, when they have been asked.
         let save = async {
-            if cell.task.errand().is_none() {
+            if cell.errand.is_none() {
                 self.save_message(cell).await;
             }
         };
@@ -119,8 +119,8 @@ impl Runs {
     }
 
     async fn save_message(&self, cell: &Cell) {
-        let heard = cell.task.errand().map(|errand| (errand, cell.run.text.as_str()));
-        self.workshop().memory.save_message(&cell.run, heard, || cell.view().accepted_at).await;
+        let heard = cell.errand.as_ref().map(|errand| (errand, cell.run.text.as_str()));
+        self.workshop().memory.save_message(&cell.run, heard, (cell.accepted(), || cell.view().accepted_at)).await;
     }
 
     async fn work<O>(&self, cell: &Arc<Cell>, reins: &dyn Reins, (outfit, place): (O, &mut Option<Place>)) -> Outcome
@@ -165,9 +165,10 @@ impl Runs {
         };
         // waits: raced in the hooks.
         self.ask_start(cell).await?;
-        let agent = &*agent;
+        let outfitted = agent;
+        let agent = &*outfitted;
         let (run, workshop, scope, pen) = (cell.id(), &**self.workshop(), &cell.scope, cell.pen());
-        let errand = cell.task.errand();
+        let errand = cell.errand.as_ref();
         let gathered = match errand {
             // waits: raced there.
             Some(errand) => match self.gather(cell, errand, &agent.workdir).await? {
@@ -178,23 +179,14 @@ impl Runs {
         };
         let history = errand::shown(history, errand);
         let heard = gathered.as_ref().map(|(errand, words)| (*errand, words.as_str()));
-        let preamble = match &cell.task {
-            Task::Consolidation(exchange) => Some(exchange.said().to_owned()),
-            Task::Answer | Task::Errand(_) => {
-                let told = errand.map(|errand| self.circumstances(errand, &history));
-                let recalled = workshop.memory.preamble(scope, &cell.run, heard).await?;
-                [told, recalled].into_iter().flatten().reduce(|told, recalled| format!("{told}\n\n{recalled}"))
-            }
-        };
+        let told = errand.map(|errand| self.circumstances(errand, &history));
+        let recalled = workshop.memory.preamble(scope, &cell.run, heard).await?;
+        let preamble = [told, recalled].into_iter().flatten().reduce(|told, recalled| format!("{told}\n\n{recalled}"));
         let visit = workshop.mcp.visit(agent.visitor(run, &cell.run.session, endpoint));
         let delegation = workshop.society.delegation();
         let history = &history;
         let gallery = Gallery::default();
         let job = Job { run, agent, workshop, history, delegation, preamble, gallery, visit, scope, pen, reins };
-        if let Task::Consolidation(exchange) = &cell.task {
-            // waits: each of its waits is raced there.
-            return job.consolidate(exchange).await;
-        }
         let worked = job.work().await?;
         if worked != Outcome::Completed {
             return Ok(worked);
@@ -211,9 +203,7 @@ impl Runs {
                 Carried::Not(outcome) => return Ok(outcome),
             }
         }
-        if let Some(exchange) = cell.pen().draft(|draft| workshop.memory.exchange(&cell.run, heard, draft))? {
-            job.hand_to_consolidation(exchange);
-        }
+        self.consolidate(cell, &outfitted, heard);
         Ok(Outcome::Completed)
     }
 }

@@ -10,7 +10,7 @@ use quell_protocol::{AgentId, RunId, SessionKey};
 
 use super::Runs;
 use super::tell::agent_state;
-use crate::cell::{Cell, Progress, Task};
+use crate::cell::{Cell, Progress};
 
 impl Runs {
     /// The cell of a run that is not forgotten.
@@ -54,16 +54,6 @@ impl Runs {
         let state = self.lock();
         let over = |cell: &&Arc<Cell>| cell.run.session == *key && cell.progress() == Progress::Ended;
         state.cells.values().filter(over).map(|cell| cell.id().clone()).collect()
-    }
-
-    /// Runs that are about to write notes of a sender.
-    #[must_use]
-    pub fn consolidating(&self, sender: &str) -> Vec<RunId> {
-        let of_sender = |cell: &&Arc<Cell>| match &cell.task {
-            Task::Consolidation(exchange) => exchange.sender.as_deref() == Some(sender),
-            Task::Answer | Task::Errand(_) => false,
-        };
-        self.lock().cells.values().filter(of_sender).map(|cell| cell.id().clone()).collect()
     }
 
     /// Those of these runs that are not in memory.

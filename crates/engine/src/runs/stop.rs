@@ -5,7 +5,7 @@ use std::sync::Arc;
 use quell_protocol::RunId;
 
 use crate::cell::{Cell, Progress};
-use crate::tools::background::BackgroundProcess;
+use crate::tools::background::{BackgroundProcess, BackgroundTask};
 
 /// What a stop did, with the cells to wait for.
 #[derive(Debug, Default)]
@@ -22,6 +22,8 @@ pub struct Stop {
     pub processes: Vec<Arc<BackgroundProcess>>,
     /// How many of them this call was the first to end.
     pub ended: usize,
+    /// What else goes on behind runs that it covers, and is ending. Nobody was waiting for that.
+    pub tasks: Vec<Arc<BackgroundTask>>,
 }
 
 impl Stop {
@@ -41,6 +43,9 @@ impl Stop {
         }
         for process in &self.processes {
             process.ended().await;
+        }
+        for task in &self.tasks {
+            task.ended().await;
         }
     }
 }

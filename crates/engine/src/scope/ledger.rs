@@ -73,6 +73,10 @@ pub struct Held {
 }
 
 impl Ledger {
+    pub(super) fn clock(&self) -> Clock {
+        self.0.clock
+    }
+
     pub(super) fn new(clock: Clock) -> Self {
         let book = Mutex::new(Book { lines: Vec::new(), told: None });
         Self(Arc::new(Shared { clock, book, open: watch::Sender::new(0) }))

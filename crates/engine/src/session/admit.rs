@@ -12,7 +12,8 @@ use quell_protocol::{AgentId, Principal, RunId, SessionKey, Surface};
 use uuid::Uuid;
 
 use super::Sessions;
-use crate::cell::{Birth, Cell, Notice, Task};
+use crate::cell::{Birth, Cell, Notice};
+use crate::channel::Errand;
 use crate::journal::Journal;
 use crate::runs::{deadline, stored_view};
 use crate::scope::{Probe, Scope};
@@ -56,8 +57,8 @@ pub struct Wanted {
     pub time: Option<Duration>,
     /// What idempotency compares, hashed.
     pub fingerprint: String,
-    /// What it is for.
-    pub task: Task,
+    /// What it has to do with the chat network that its message came from.
+    pub errand: Option<Errand>,
 }
 
 impl Sessions {
@@ -80,13 +81,13 @@ impl Sessions {
             parent: wanted.parent,
             text: wanted.text,
             on_busy: wanted.on_busy,
-            scope: wanted.task.errand().map(|errand| Arc::new(errand.message().interruption_scope())),
+            scope: wanted.errand.as_ref().map(|errand| Arc::new(errand.message().interruption_scope())),
             expires_at: expiry::expires_at(now, time, &cradle.expiry),
         };
         let policy: PartialPolicy = policy.unwrap_or_default();
         let page = cradle.journal.page(run.id.clone());
-        let (fingerprint, task) = (wanted.fingerprint, wanted.task);
-        let birth = Birth { run, fingerprint, policy, deadline: now.plus(time), page, task };
+        let (fingerprint, errand) = (wanted.fingerprint, wanted.errand);
+        let birth = Birth { run, fingerprint, policy, deadline: now.plus(time), page, errand };
         Arc::new(Cell::new(birth, Scope::new(clock, cradle.probe.clone()), clock, runs.hub().clone()))
     }
 

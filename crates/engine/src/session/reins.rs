@@ -6,13 +6,14 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use quell_kernel::Push;
 use quell_kernel::registry::Phase;
+use quell_kernel::turn::NEWS;
 use quell_protocol::api::OnBusy;
 use quell_protocol::{AgentId, ResourceKind, Rung, SessionKey, StopReason, Usage, Verdict};
 
 use super::Sessions;
 use super::admit::Wanted;
-use crate::agent::{Child, ChildOrder, ChildPlace, Reins, Tie, report_of};
-use crate::cell::{Cell, Progress, Task};
+use crate::agent::{Child, ChildOrder, ChildPlace, Reins, report_of};
+use crate::cell::{Cell, Progress};
 use crate::scope::Held;
 use crate::tools::ToolOutput;
 
@@ -51,38 +52,16 @@ impl Reins for RunReins<'_> {
     fn start_child(&self, order: ChildOrder) -> BoxFuture<'_, Result<Child, String>> {
         self.start(order).boxed()
     }
-
-    fn leave_child(&self, order: ChildOrder) -> Result<(), String> {
-        let (sessions, child) = (self.sessions.clone(), self.let_in(order)?);
-        self.sessions.0.runs.spawn(async move {
-            if let Err(error) = sessions.make_durable(&child).await {
-                tracing::error!(run = %child.run.id, %error, "a sub-run could not be stored");
-            }
-        });
-        Ok(())
-    }
 }
 
 impl RunReins<'_> {
-    async fn start(&self, order: ChildOrder) -> Result<Child, String> {
-        let child = self.let_in(order)?;
-        let stored = self.sessions.make_durable(&child).await;
-        stored.map_err(|error| format!("the sub-run could not be stored: {error}"))?;
-        Ok(Child { cell: child })
-    }
-
     /// From the moment at which the registry has taken the child, a stop of this run covers it, and this run's ledger holds it.
-    fn let_in(&self, order: ChildOrder) -> Result<Arc<Cell>, String> {
+    async fn start(&self, order: ChildOrder) -> Result<Child, String> {
         let (sessions, own) = (self.sessions, &self.cell.run);
-        let label = match &order.tie {
-            Tie::Awaited | Tie::Told => order.agent.to_string(),
-            Tie::Consolidation(_) => format!("consolidation by {}", order.agent),
-        };
-        let session = self.session_of(&order)?;
-        let (awaited, told) = (order.tie == Tie::Awaited, order.tie == Tie::Told);
+        let agent = order.agent.clone();
         let child = sessions.new_cell(Wanted {
             id: None,
-            session,
+            session: self.session_of(&order)?,
             agent: order.agent,
             principal: own.principal.clone(),
             admin: own.admin,
@@ -92,25 +71,21 @@ impl RunReins<'_> {
             on_busy: OnBusy::Queue,
             time: None,
             fingerprint: String::new(),
-            task: match order.tie {
-                Tie::Awaited | Tie::Told => Task::Answer,
-                Tie::Consolidation(exchange) => Task::Consolidation(exchange),
-            },
+            errand: None,
         });
         sessions.0.runs.accept(&child).map_err(|refusal| refusal.to_string())?;
-        let held = self.cell.scope.hold(ResourceKind::Run, format!("{label} ({})", child.run.id));
-        if awaited {
+        let held = self.cell.scope.hold(ResourceKind::Run, format!("{agent} ({})", child.run.id));
+        if order.waits {
             self.cell.scope.spawn(hold_until_ended(held, Arc::clone(&child)));
         } else {
+            sessions.expect_news(&own.session);
+            let news = tell_session(sessions.clone(), Lineage::of(sessions, self.cell), Arc::clone(&child));
             // It may outlive this run, so it is no task of its scope.
             sessions.0.runs.spawn(hold_until_ended(held.in_background(), Arc::clone(&child)));
+            sessions.0.runs.spawn(news);
         }
-        if told {
-            sessions.expect_news(&own.session);
-            let lineage = Lineage::of(sessions, self.cell);
-            sessions.0.runs.spawn(tell_session(sessions.clone(), lineage, Arc::clone(&child)));
-        }
-        Ok(child)
+        sessions.make_durable(&child).await.map_err(|error| format!("the sub-run could not be stored: {error}"))?;
+        Ok(Child { cell: child })
     }
 
     fn session_of(&self, order: &ChildOrder) -> Result<SessionKey, String> {
@@ -118,7 +93,6 @@ impl RunReins<'_> {
         let key = match order.place {
             ChildPlace::Fresh => format!("{}{}", fresh_session(agent), uuid::Uuid::now_v7()),
             ChildPlace::Conversation => format!("agent:{agent}:from:{own}"),
-            ChildPlace::Memory => format!("agent:{agent}:memory:{own}"),
         };
         SessionKey::parse(key).map_err(|error| format!("no session key can be made for the conversation: {error}"))
     }
@@ -191,7 +165,7 @@ fn news(child: &Cell, limit: usize) -> String {
     let (agent, run) = (&child.run.agent, &child.run.id);
     let report = ToolOutput::ok(report_of(child)).bounded(limit).text;
     match child.verdict() {
-        Some(Verdict::Completed) => format!("[The background agent {agent}, run {run}, has answered:]\n{report}"),
-        _ => format!("[The background run {run} is over. {report}]"),
+        Some(Verdict::Completed) => format!("{NEWS}agent {agent}, run {run}, has answered:]\n{report}"),
+        _ => format!("{NEWS}run {run} is over. {report}]"),
     }
 }

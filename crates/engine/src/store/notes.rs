@@ -56,6 +56,8 @@ pub enum Remembered {
     Replaced,
     /// There is no such session, or no more; nothing was written.
     NoSession,
+    /// It was forgotten before it was written.
+    Unwanted,
 }
 
 impl NoteScope {
@@ -92,6 +94,23 @@ impl Store {
     /// Safe, as [`Store`] says: handed over, the note is written whether or not the caller waits.
     pub async fn remember(&self, scope: NoteScope, note: Note) -> Result<Remembered, StoreError> {
         self.write(move |db| insert_note(db, &scope, &note)).await
+    }
+
+    /// As [`Store::remember`], if the note is still wanted when its turn has come among all that is written: whoever unwishes it
+    /// and then has the scope cleared finds it neither before nor after.
+    ///
+    /// # Errors
+    /// [`StoreError`] when it could not be written.
+    ///
+    /// # Cancel safety
+    /// Safe: once asked for, the note is written whether or not the caller waits.
+    pub async fn remember_if(
+        &self,
+        (scope, note): (NoteScope, Note),
+        wanted: impl Fn(&NoteScope) -> bool + Send + 'static,
+    ) -> Result<Remembered, StoreError> {
+        self.write(move |db| if wanted(&scope) { insert_note(db, &scope, &note) } else { Ok(Remembered::Unwanted) })
+            .await
     }
 
     /// The notes of each scope that have words of the query, at most `limit` of each, the most relevant first.

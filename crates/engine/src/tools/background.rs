@@ -1,5 +1,5 @@
 //! Commands that go on after the call that started them: the session's, until they end, are killed, or the session or the
-//! daemon ends. Each has a scope of its own, and remembers the run that started it.
+//! daemon ends. Each has a scope of its own, and remembers the run that started it. So have tasks without a process (`task`).
 //!
 //! The run that starts one holds it in its own ledger while it works, so that its stop and its receipt cover it; when the
 //! run's work is done without a stop, the command is the session's alone.
@@ -21,8 +21,10 @@ use crate::proc::{CommandSpec, Leash, OutputSink, ProcessEnd, SpawnError, Warden
 use crate::scope::{Held, Probe, Scope, StopLevel};
 
 mod output;
+mod task;
 pub use output::Excerpt;
 use output::Tail;
+pub use task::{BackgroundTask, NotTaken, TaskAtWork};
 
 /// Ended commands of a session that are remembered, so that their output can be read.
 const REMEMBERED: usize = 16;
@@ -37,7 +39,7 @@ struct Shared {
     /// Most commands of one session that run at the same time.
     limit: usize,
     table: Mutex<Table>,
-    /// Told of each end, with the run that had started the command.
+    /// Told of each end, with the run that had started it.
     ended: OnceLock<Listener>,
 }
 
@@ -49,6 +51,8 @@ struct Table {
     processes: BTreeMap<u64, Arc<BackgroundProcess>>,
     /// Numbers of commands that are being born, with their sessions.
     starting: BTreeMap<u64, SessionKey>,
+    /// What goes on without a process, until it is over.
+    tasks: BTreeMap<u64, Arc<BackgroundTask>>,
     closed: bool,
 }
 
@@ -213,24 +217,23 @@ impl Background {
         self.find(|process| process.owner.session == *session && process.id == id).pop()
     }
 
-    /// True while a command lives that this run started.
+    /// True while a command or a task goes on that this run started.
     #[must_use]
     pub fn has_of_run(&self, run: &RunId) -> bool {
-        self.table().processes.values().any(|process| process.owner.run == *run && process.is_alive())
+        self.table().owners().any(|owner| owner.run == *run)
     }
 
-    /// True while a command of this session lives.
+    /// True while a command or a task of this session goes on.
     #[must_use]
     pub fn has_of_session(&self, session: &SessionKey) -> bool {
-        self.table().processes.values().any(|process| process.owner.session == *session && process.is_alive())
+        self.table().owners().any(|owner| owner.session == *session)
     }
 
-    /// Sessions of which a command lives.
+    /// Sessions of which a command or a task goes on.
     #[must_use]
     pub fn sessions(&self) -> Vec<SessionKey> {
         let table = self.table();
-        let alive = table.processes.values().filter(|process| process.is_alive());
-        alive.map(|process| process.owner.session.clone()).chain(table.starting.values().cloned()).collect()
+        table.owners().map(|owner| owner.session.clone()).chain(table.starting.values().cloned()).collect()
     }
 
     /// How many live.
@@ -276,6 +279,14 @@ impl Background {
 
     fn table(&self) -> MutexGuard<'_, Table> {
         self.0.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Table {
+    /// Whose all that is that goes on.
+    fn owners(&self) -> impl Iterator<Item = &Owner> {
+        let alive = self.processes.values().filter(|process| process.is_alive());
+        alive.map(|process| &process.owner).chain(self.tasks.values().map(|task| &task.owner))
     }
 }
 

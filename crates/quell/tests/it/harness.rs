@@ -369,6 +369,11 @@ pub(crate) fn alice() -> Caller {
     Caller { principal: principal("alice"), scope: Scope::Write, surface: Surface::Http, origin: Origin::inside() }
 }
 
+/// Another person there.
+pub(crate) fn bob() -> Caller {
+    Caller { principal: principal("bob"), ..alice() }
+}
+
 /// An admin at the gateway's WebSocket.
 pub(crate) fn root() -> Caller {
     Caller { principal: principal("root"), scope: Scope::Admin, surface: Surface::Ws, origin: Origin::inside() }

@@ -8,7 +8,7 @@ use quell_protocol::api::OnBusy;
 use quell_protocol::{Principal, SessionKey, Surface};
 
 use super::*;
-use crate::cell::{Birth, Hub, Task};
+use crate::cell::{Birth, Hub};
 use crate::journal::Journal;
 use crate::scope::{Probe, Scope};
 
@@ -35,7 +35,7 @@ fn cell(clock: Clock, id: &str) -> Arc<Cell> {
         expires_at: clock.now(),
     };
     let (policy, deadline) = (PartialPolicy::Discard, clock.now());
-    let birth = Birth { run, fingerprint: String::new(), policy, deadline, page, task: Task::Answer };
+    let birth = Birth { run, fingerprint: String::new(), policy, deadline, page, errand: None };
     Arc::new(Cell::new(birth, Scope::new(clock, Probe::default()), clock, Hub::default()))
 }
 
