@@ -8,12 +8,13 @@ use quell_protocol::audit::Action;
 use quell_protocol::page::SessionPatch;
 use quell_protocol::session::{SessionRequest, SessionView};
 use quell_protocol::{By, RunId, SessionKey};
+use tokio_util::sync::CancellationToken;
 
 use super::{Caller, Deed, Engine, Got, NotMade};
 use crate::agent::Materials;
 use crate::cell::Notice;
 use crate::memory::NoteScope;
-use crate::scope::{Point, Scope};
+use crate::scope::{Cancelled, Point, Scope};
 use crate::store::{Deleted, StoreError};
 use crate::tools::attachment::remove_attachments;
 
@@ -40,8 +41,8 @@ impl Engine {
     pub async fn open_session(&self, caller: &Caller, asked: SessionRequest) -> Result<(SessionKey, Got), NotMade> {
         let key = asked.key().map_err(|error| NotMade::Configuration(error.to_string()))?;
         let (engine, who, of) = (self.clone(), caller.clone(), key.clone());
-        let got = self.seen_through(async move { engine.open_as(&who, &of, &asked).await });
-        let got = got.await.ok_or(NotMade::Closing)??;
+        let got = self.seen_through(async move { engine.open_as(&who, &of, &asked, &never()).await });
+        let got = got.await.ok_or(NotMade::Closing)?.unwrap_or(Err(NotMade::Closing))?;
         Ok((key, got))
     }
 
@@ -53,12 +54,38 @@ impl Engine {
     /// # Cancel safety
     /// Safe: it goes on in a task of the engine.
     pub async fn patch_session(&self, caller: &Caller, key: &SessionKey, patch: SessionPatch) -> Result<Got, NotMade> {
-        let (engine, who, key) = (self.clone(), caller.clone(), key.clone());
+        self.patch_session_unless(caller, key, patch, &never()).await.unwrap_or(Err(NotMade::Closing))
+    }
+
+    /// As [`Engine::patch_session`], until `stopped` is cancelled: that ends what it waits for, and takes back what is begun.
+    /// What the database was asked for by then is done, and this waits for it and answers that it is.
+    ///
+    /// # Errors
+    /// [`Cancelled`] when it was stopped; the session is as it was then. Else as there.
+    ///
+    /// # Cancel safety
+    /// Safe: it goes on in a task of the engine, where `stopped` still ends it.
+    pub async fn patch_session_unless(
+        &self,
+        caller: &Caller,
+        key: &SessionKey,
+        patch: SessionPatch,
+        stopped: &CancellationToken,
+    ) -> Result<Result<Got, NotMade>, Cancelled> {
+        let (engine, who, key, stopped) = (self.clone(), caller.clone(), key.clone(), stopped.clone());
         let got = self.seen_through(async move {
-            let asked = engine.patched(&key, patch).await?;
-            engine.open_as(&who, &key, &asked).await
+            let asked = tokio::select! {
+                biased;
+                () = stopped.cancelled() => return Err(Cancelled),
+                // It only reads.
+                asked = engine.patched(&key, patch) => asked,
+            };
+            match asked {
+                Ok(asked) => engine.open_as(&who, &key, &asked, &stopped).await,
+                Err(why) => Ok(Err(why)),
+            }
         });
-        got.await.ok_or(NotMade::Closing)?
+        got.await.unwrap_or(Ok(Err(NotMade::Closing)))
     }
 
     /// What a patch asks for, with the names that the session has. A session that was asked for by its provider stays there:
@@ -86,28 +113,42 @@ impl Engine {
         Ok(SessionRequest { provider, model, agent, ..SessionRequest::default() })
     }
 
-    async fn open_as(&self, caller: &Caller, key: &SessionKey, asked: &SessionRequest) -> Result<Got, NotMade> {
+    async fn open_as(
+        &self,
+        caller: &Caller,
+        key: &SessionKey,
+        asked: &SessionRequest,
+        stopped: &CancellationToken,
+    ) -> Result<Result<Got, NotMade>, Cancelled> {
         let inner = self.inner();
         let by = By { principal: caller.principal.clone(), surface: caller.surface };
         let scope = Scope::new(inner.clock, inner.config.probe.clone());
         let got = {
             let mut got = std::pin::pin!(inner.sessions.open(key, asked, by, &scope));
             tokio::select! {
-                got = &mut got => got,
-                () = inner.sessions.closing() => {
+                biased;
+                () = stopped.cancelled() => {
                     scope.cancel();
                     got.await
                 }
+                () = inner.sessions.closing() => {
+                    scope.cancel();
+                    got.await.or(Ok(Err(NotMade::Closing)))
+                }
+                got = &mut got => got,
             }
         };
         let _released = scope.close().await;
-        let got = got?;
+        let got = match got? {
+            Ok(got) => got,
+            Err(why) => return Ok(Err(why)),
+        };
         if got != Got::Known {
             let what = if got == Got::Created { "made" } else { "configured anew" };
             self.audit(caller, Deed::to(Action::ConfigureSession, "session", key.as_str()).with(what));
             inner.hub.publish(&Notice::Session { key: key.clone(), reason: "create" });
         }
-        Ok(got)
+        Ok(Ok(got))
     }
 
     /// One session with what its next run works with.
@@ -134,13 +175,42 @@ impl Engine {
     /// # Cancel safety
     /// Safe: it goes on in a task of the engine.
     pub async fn reset_session(&self, caller: &Caller, key: &SessionKey, ask: &StopAsk) -> Result<bool, SessionError> {
-        let (engine, who, key, ask) = (self.clone(), caller.clone(), key.clone(), ask.clone());
-        let done = self.seen_through(async move { engine.reset_as(&who, &key, &ask).await });
-        done.await.ok_or(StoreError::Closed)?
+        let done = self.reset_session_unless(caller, key, ask, &never()).await;
+        done.unwrap_or(Err(StoreError::Closed.into()))
     }
 
-    async fn reset_as(&self, caller: &Caller, key: &SessionKey, ask: &StopAsk) -> Result<bool, SessionError> {
-        self.stop_own(caller, key, ask).await?;
+    /// As [`Engine::reset_session`], until `stopped` is cancelled: that ends the waiting for runs, which stay stopped. Once the
+    /// database is asked to empty the history, that is done, and this waits for it and answers that it is.
+    ///
+    /// # Errors
+    /// [`Cancelled`] when it was stopped; the history is as it was then. Else as there.
+    ///
+    /// # Cancel safety
+    /// Safe: it goes on in a task of the engine, where `stopped` still ends it.
+    pub async fn reset_session_unless(
+        &self,
+        caller: &Caller,
+        key: &SessionKey,
+        ask: &StopAsk,
+        stopped: &CancellationToken,
+    ) -> Result<Result<bool, SessionError>, Cancelled> {
+        let (engine, who, key, ask) = (self.clone(), caller.clone(), key.clone(), ask.clone());
+        let stopped = stopped.clone();
+        let done = self.seen_through(async move {
+            tokio::select! {
+                biased;
+                () = stopped.cancelled() => Err(Cancelled),
+                // Dropped, it has stopped runs, and nobody waits for their end.
+                over = engine.stop_own(&who, &key, &ask) => Ok(match over {
+                    Ok(_over) => engine.reset_as(&who, &key).await,
+                    Err(why) => Err(why),
+                }),
+            }
+        });
+        done.await.unwrap_or(Ok(Err(StoreError::Closed.into())))
+    }
+
+    async fn reset_as(&self, caller: &Caller, key: &SessionKey) -> Result<bool, SessionError> {
         let now = self.inner().clock.now();
         self.inner().workshop.memory.forget_what_was_said(NoteScope::Session(key.clone()), now);
         let at = self.inner().clock.rfc3339(now);
@@ -237,4 +307,9 @@ impl Engine {
             }
         }
     }
+}
+
+/// For callers that nobody stops.
+fn never() -> CancellationToken {
+    CancellationToken::new()
 }

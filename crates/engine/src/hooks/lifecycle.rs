@@ -45,8 +45,8 @@ pub enum MessageAnswer {
 
 /// What a program that embeds the engine wants to hear of. Every method has a default that does nothing.
 ///
-/// A method has the time of `[hooks] timeout_ms`; then its future is dropped. One that is caused by a run is dropped when the
-/// run is stopped, too: no hook can hold a stop up.
+/// A method has the time of `[hooks] timeout_ms`; then its future is dropped. One that is caused by a run, or by a command of a
+/// chat, is dropped when that is stopped, too: no hook can hold a stop up.
 pub trait LifecycleHook: Send + Sync {
     /// For the log.
     fn name(&self) -> &str;

@@ -137,21 +137,21 @@ impl Sessions {
         }
     }
 
-    /// As [`Sessions::enter`], without a run, for somebody who says how the session is to work.
+    /// As [`Sessions::enter`], without a run, for somebody who says how the session is to work. Cancelled, it has changed nothing.
     pub(crate) async fn open(
         &self,
         key: &SessionKey,
         asked: &SessionRequest,
         by: By,
         scope: &Scope,
-    ) -> Result<Got, NotMade> {
+    ) -> Result<Result<Got, NotMade>, Cancelled> {
         let default = self.0.runs.workshop().society.default_agent();
         let agent = asked.agent.as_ref().unwrap_or(&default);
         let purpose = Purpose { scope, agent, asked: Some(asked), run: None, by: Some(by) };
-        // waits: for a caller, with a scope that the shutdown cancels; no run waits here.
-        let got = match self.enter(key, &purpose).await {
-            Ok(entered) => entered.map(|(_, got)| got)?,
-            Err(Cancelled) => return Err(NotMade::Closing),
+        // waits: for a caller, with a scope that their stop and the shutdown cancel; no run waits here.
+        let got = match self.enter(key, &purpose).await? {
+            Ok((_, got)) => got,
+            Err(why) => return Ok(Err(why)),
         };
         if got == Got::Known {
             // Nothing else of this use would outlive the daemon, and retention would take the session for an older one.
@@ -161,7 +161,7 @@ impl Sessions {
                 tracing::warn!(session = %key, %error, "the use of a session could not be stored");
             }
         }
-        Ok(got)
+        Ok(Ok(got))
     }
 
     fn knock<'a>(&'a self, key: &'a SessionKey, purpose: &Purpose<'_>) -> Knock<'a> {

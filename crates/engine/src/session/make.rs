@@ -141,8 +141,8 @@ impl Sessions {
         }
         tracing::info!(session = %key, "session configured anew");
         let activated = purpose.happening(HookEvent::Activate, &body);
-        // waits: raced in the hooks, which never refuse this.
-        let _ = self.hooks().ask(activated, purpose.scope).await?;
+        // waits: raced in the hooks, which never refuse this. Whoever stops that is told that the session is changed: it is.
+        let _ = self.hooks().ask(activated, purpose.scope).await;
         Ok(Ok(Some((body, Got::Changed))))
     }
 
