@@ -75,6 +75,8 @@ pub struct Withdrawn<X> {
     pub letters: Vec<Letter<X>>,
     /// Runs that are being made of letters, with who wrote them: they are to be stopped by their ids, which may not be known yet.
     pub in_flight: Vec<(RunId, String)>,
+    /// What their channels need of commands that are being done: they are to be told, and end by themselves.
+    pub commands: Vec<X>,
 }
 
 /// How many times its patience a conversation is collected for at the most.
@@ -91,7 +93,7 @@ pub struct Inbox<X> {
     turns: VecDeque<Sender>,
     waiting: HashMap<Sender, VecDeque<Marked<X>>>,
     buckets: HashMap<SessionKey, Bucket<X>>,
-    in_flight: HashMap<SessionKey, InFlight>,
+    in_flight: HashMap<SessionKey, InFlight<X>>,
     seen: HashMap<String, Seen>,
     count: usize,
     marks: u64,
@@ -112,12 +114,19 @@ struct Bucket<X> {
 }
 
 #[derive(Debug)]
-struct InFlight {
+struct InFlight<X> {
     channel: String,
     scope: InterruptionScope,
-    /// None of a command: that is no request, and is seen through.
-    run: Option<RunId>,
+    becomes: Becomes<X>,
     mark: u64,
+}
+
+/// What somebody is making of letters.
+#[derive(Debug)]
+enum Becomes<X> {
+    Run(RunId),
+    /// Nothing: it is a command, with what its channel needs of it.
+    Command(X),
 }
 
 /// The newest message ids of a channel.
@@ -127,7 +136,7 @@ struct Seen {
     ids: HashSet<String>,
 }
 
-impl<X> Inbox<X> {
+impl<X: Clone> Inbox<X> {
     /// An empty one.
     #[must_use]
     pub fn new(bounds: InboxBounds) -> Self {
@@ -220,9 +229,14 @@ impl<X> Inbox<X> {
         self.buckets.retain(|_, bucket| !bucket.letters.is_empty());
         letters.sort_by_key(|(mark, _)| *mark);
         self.count -= letters.len();
-        let in_flight = self.in_flight.values().filter(|it| covered(&it.scope));
-        let in_flight = in_flight.filter_map(|it| Some((it.run.clone()?, it.scope.sender.clone()))).collect();
-        Withdrawn { letters: letters.into_iter().map(|(_, letter)| letter).collect(), in_flight }
+        let (mut in_flight, mut commands) = (Vec::new(), Vec::new());
+        for flying in self.in_flight.values().filter(|it| covered(&it.scope)) {
+            match &flying.becomes {
+                Becomes::Run(run) => in_flight.push((run.clone(), flying.scope.sender.clone())),
+                Becomes::Command(extra) => commands.push(extra.clone()),
+            }
+        }
+        Withdrawn { letters: letters.into_iter().map(|(_, letter)| letter).collect(), in_flight, commands }
     }
 
     /// A number by which [`Inbox::is_settled`] knows what was heard until now.
@@ -235,7 +249,7 @@ impl<X> Inbox<X> {
     #[must_use]
     pub fn is_settled(&self, channel: &str, mark: u64) -> bool {
         let waits = |it: &Marked<X>| it.letter.message.channel == channel && it.mark <= mark;
-        let flies = |it: &InFlight| it.channel == channel && it.mark <= mark;
+        let flies = |it: &InFlight<X>| it.channel == channel && it.mark <= mark;
         let collected = self.buckets.values().flat_map(|bucket| &bucket.letters);
         !self.waiting.values().flatten().chain(collected).any(waits) && !self.in_flight.values().any(flies)
     }
@@ -346,8 +360,11 @@ impl<X> Inbox<X> {
         let mark = letters.iter().map(|marked| marked.mark).max().unwrap_or_default();
         if let Some(Marked { letter: first, .. }) = letters.first() {
             let (channel, scope) = (first.message.channel.clone(), first.message.interruption_scope());
-            let run = Command::of(&first.message.content).is_none().then(|| first.run.clone());
-            let flying = InFlight { channel, scope, run, mark };
+            let becomes = match Command::of(&first.message.content) {
+                Some(_) => Becomes::Command(first.extra.clone()),
+                None => Becomes::Run(first.run.clone()),
+            };
+            let flying = InFlight { channel, scope, becomes, mark };
             self.in_flight.insert(first.conversation.clone(), flying);
         }
         letters.into_iter().map(|marked| marked.letter).collect()

@@ -37,6 +37,7 @@ use quell_protocol::channel::ChannelRow;
 use quell_protocol::{Principal, RunId, Surface};
 use sha2::{Digest, Sha256};
 use tokio::sync::{Notify, watch};
+use tokio_util::sync::CancellationToken;
 
 use self::channel::Channel;
 pub use self::operate::{NotAddressed, NotReceived};
@@ -57,6 +58,8 @@ struct Inner {
     make: Make,
     /// Tasks of the channels' own: listeners, presenters, notices.
     scope: Scope,
+    /// Cancelled when commands that are being done are to end.
+    ending: CancellationToken,
     inbox: Mutex<Inbox<Extra>>,
     /// Something was heard or done.
     news: Notify,
@@ -79,6 +82,8 @@ struct Extra {
     channel: Arc<Channel>,
     place: Place,
     message: MessageId,
+    /// Cancelled by a stop of the command that this is, if it is being done by then.
+    stopped: CancellationToken,
 }
 
 impl Channels {
@@ -94,6 +99,7 @@ impl Channels {
         let tools = engine.tool_names();
         let channels = Self(Arc::new(Inner {
             scope: Scope::new(engine.clock(), Probe::default()),
+            ending: CancellationToken::new(),
             engine,
             live,
             look,
@@ -111,7 +117,8 @@ impl Channels {
         channels
     }
 
-    /// Hears nothing more, and waits until what runs have to say in their chats is said, or `enough` is over.
+    /// Hears nothing more, stops commands that are being done, and waits until what they and runs have to say in their chats is
+    /// said, or `enough` is over.
     ///
     /// # Cancel safety
     /// Safe: what is under way goes on until the daemon ends.
@@ -120,6 +127,7 @@ impl Channels {
             channel.stop();
         }
         self.0.scope.cancel();
+        self.0.ending.cancel();
         tokio::select! {
             _released = self.0.scope.close() => {}
             () = enough => {

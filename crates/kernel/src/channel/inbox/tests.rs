@@ -229,17 +229,22 @@ fn who_keeps_writing_is_answered_in_between() {
     assert!(answered.len() >= 2 && answered.iter().all(|count| *count <= 7), "{answered:?}");
 }
 
-/// `/new` was counted as a message that will not be answered, and was obeyed.
+/// `/new` was counted as a message that will not be answered, and was obeyed; then no stop found it.
 #[test]
-fn a_command_in_flight_is_seen_through_and_none_of_what_a_stop_takes_back() {
+fn a_command_in_flight_is_told_of_a_stop_and_none_of_what_it_takes_back() {
     let mut inbox = inbox(10, 10);
     let mut command = letter("ann", 1);
     command.message.content = "/new".to_owned();
     let scope = command.message.interruption_scope();
     assert_eq!(inbox.hear(command), Heard::Taken);
     assert_eq!(texts(inbox.next(at(0))), ["ann-1"]);
-    assert_eq!(inbox.stop(|other| *other == scope), Withdrawn { letters: Vec::new(), in_flight: Vec::new() });
+    let nothing = Withdrawn { letters: Vec::new(), in_flight: Vec::new(), commands: Vec::new() };
+    let other = letter("bob", 1).message.interruption_scope();
+    assert_eq!(inbox.stop(|scope| *scope == other), nothing);
+    assert_eq!(inbox.stop(|other| *other == scope), Withdrawn { commands: vec![()], ..nothing.clone() });
     assert!(!inbox.is_settled("irc", inbox.mark()), "it is in flight still");
+    inbox.done(&letter("ann", 1).conversation);
+    assert_eq!(inbox.stop(|other| *other == scope), nothing);
 }
 
 /// A stop in the second one did not find what had been asked for there.

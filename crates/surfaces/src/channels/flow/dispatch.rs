@@ -26,12 +26,15 @@ const FILES_ONLY: &str = "(files, without words)";
 
 /// Takes letters whose turn it is, until the channels are shut down.
 pub(super) async fn dispatch(channels: Channels) {
-    let mut in_flight = FuturesUnordered::new();
+    let mut commands = FuturesUnordered::new();
+    let mut messages = FuturesUnordered::new();
     loop {
         let now = channels.now();
         let next = channels.inbox().next(now);
         let until = match next {
             Next::Take(letters) => {
+                let is_command = letters.first().is_some_and(|first| Command::of(&first.message.content).is_some());
+                let in_flight = if is_command { &mut commands } else { &mut messages };
                 in_flight.push(see_to(channels.clone(), letters));
                 continue;
             }
@@ -46,11 +49,18 @@ pub(super) async fn dispatch(channels: Channels) {
         };
         // All of these only wait: a letter in flight stays in the set when another arm is quicker.
         tokio::select! {
-            () = channels.scope().cancelled() => return,
+            () = channels.scope().cancelled() => break,
             () = channels.0.news.notified() => {}
             () = pause => {}
-            Some(()) = in_flight.next() => {}
+            Some(()) = commands.next() => {}
+            Some(()) = messages.next() => {}
         }
+    }
+    // A message of which no run was made goes as if it had not been heard. Commands have been stopped, and say what came of them.
+    drop(messages);
+    tokio::select! {
+        () = channels.scope().forced() => {}
+        () = async { while commands.next().await.is_some() {} } => {}
     }
 }
 

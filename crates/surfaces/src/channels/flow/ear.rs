@@ -122,7 +122,8 @@ impl ChannelEar {
             group: heard.group,
             attachments: heard.attachments,
         };
-        (message, Extra { channel: Arc::clone(&self.channel), place: heard.place, message: heard.message })
+        let (channel, stopped) = (Arc::clone(&self.channel), self.channels.0.ending.child_token());
+        (message, Extra { channel, place: heard.place, message: heard.message, stopped })
     }
 
     fn queue(&self, message: ChannelMessage, extra: Extra) {

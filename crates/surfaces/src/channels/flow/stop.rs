@@ -48,7 +48,7 @@ pub(super) enum Aloud {
 pub(super) fn stop(channels: &Channels, (message, extra): (&ChannelMessage, &Extra), (reach, aloud): (Reach, Aloud)) {
     let outlet = &extra.channel.outlet;
     let scope = message.interruption_scope();
-    let (stop, withdrawn) = match reach {
+    let done = match reach {
         Reach::Refused => return outlet.seldom_of_stop(&extra.place, &message.sender, words::ONLY_OPERATORS),
         Reach::Conversation(rights) => {
             let covered = |other: &InterruptionScope| *other == scope;
@@ -60,7 +60,7 @@ pub(super) fn stop(channels: &Channels, (message, extra): (&ChannelMessage, &Ext
             act(channels, message, Rights::Admin, &StopScope::Channel { name: message.channel.clone() }, covered)
         }
     };
-    let found = Found::of(&stop, withdrawn);
+    let found = Found::of(&done);
     if found.is_nothing() {
         return match aloud {
             // An earlier stop did it, and says so when it has settled.
@@ -69,11 +69,24 @@ pub(super) fn stop(channels: &Channels, (message, extra): (&ChannelMessage, &Ext
             Aloud::IfItStopped => {}
         };
     }
-    outlet.say_of_stop(&extra.place, words::stopping(found.runs.len(), found.commands, found.waiting));
-    if !found.runs.is_empty() || found.commands > 0 {
-        let (told, commands) = (found.runs.into_iter().map(|run| Arc::clone(run.cell())).collect(), found.commands);
-        tell_when_settled(channels, extra, (stop, told, commands));
+    let (commands, behind) = (found.commands, found.behind);
+    outlet.say_of_stop(&extra.place, words::stopping((found.runs.len(), commands), behind, found.waiting));
+    // What came of its commands they say themselves.
+    if !found.runs.is_empty() || behind > 0 {
+        let told = found.runs.into_iter().map(|run| Arc::clone(run.cell())).collect();
+        tell_when_settled(channels, extra, (done.stop, told, behind));
     }
+}
+
+/// What a stop did.
+struct Done {
+    stop: Stop,
+    /// Messages that were taken back before a run was made of them.
+    withdrawn: usize,
+    /// Commands of the chat that were being done.
+    commands: usize,
+    /// Such that an earlier stop had told already.
+    commands_ending: usize,
 }
 
 /// What a stop found, as people count it.
@@ -82,24 +95,27 @@ struct Found<'a> {
     runs: Vec<&'a Ticket>,
     /// Messages that will not be answered.
     waiting: usize,
-    /// Background commands that it ends.
+    /// Commands of the chat that were being done.
     commands: usize,
+    /// Background commands that it ends.
+    behind: usize,
     /// Something is still ending because of an earlier stop.
     ending: bool,
 }
 
 impl<'a> Found<'a> {
-    fn of(stop: &'a Stop, withdrawn: usize) -> Self {
+    fn of(done: &'a Done) -> Self {
+        let stop = &done.stop;
         let waited: HashSet<&RunId> = stop.withdrawn.iter().map(|(run, _)| run).collect();
         let roots = roots(stop, &stop.aborted);
         let (waiting, runs): (Vec<&Ticket>, Vec<&Ticket>) =
             roots.into_iter().partition(|run| waited.contains(run.cell().id()));
-        let ending = !stop.ending.is_empty() || stop.processes.len() > stop.ended;
-        Self { runs, waiting: waiting.len() + withdrawn, commands: stop.ended, ending }
+        let ending = !stop.ending.is_empty() || stop.processes.len() > stop.ended || done.commands_ending > 0;
+        Self { runs, waiting: waiting.len() + done.withdrawn, commands: done.commands, behind: stop.ended, ending }
     }
 
     fn is_nothing(&self) -> bool {
-        self.runs.is_empty() && self.waiting + self.commands == 0
+        self.runs.is_empty() && self.waiting + self.commands + self.behind == 0
     }
 }
 
@@ -113,20 +129,25 @@ fn roots<'a>(stop: &'a Stop, runs: &[RunId]) -> Vec<&'a Ticket> {
     stop.tickets.iter().filter(is_root).collect()
 }
 
-/// Answers what was stopped, and how many messages were taken back before a run was made of them.
+/// Stops what is covered.
 fn act(
     channels: &Channels,
     message: &ChannelMessage,
     rights: Rights,
     scope: &StopScope,
     covered: impl Fn(&InterruptionScope) -> bool,
-) -> (Stop, usize) {
+) -> Done {
     let engine = channels.engine();
     let caller = caller(&message.channel, &message.sender, rights);
     let ask = |push| StopAsk { push, reason: StopReason::Command, surface: Surface::Channel };
     // First what is no run yet: what becomes one in this very moment is a run when the engine is asked, or is in flight.
     let withdrawn = channels.inbox().stop(covered);
     channels.tell_left();
+    let (ending, told): (Vec<Extra>, Vec<Extra>) =
+        withdrawn.commands.into_iter().partition(|command| command.stopped.is_cancelled());
+    for command in &told {
+        command.stopped.cancel();
+    }
     let mut stop = engine.stop(&caller, scope, &ask(Push::Gentle));
     // Who says it again, while the first one is being settled, means it.
     let ends_already = !stop.ending.is_empty() || !stop.processes.is_empty();
@@ -144,7 +165,7 @@ fn act(
         let new = of_run.tickets.into_iter().filter(|new| !stop.tickets.iter().any(|known| same(known, new)));
         stop.tickets.extend(new.collect::<Vec<_>>());
     }
-    (stop, taken_back)
+    Done { stop, withdrawn: taken_back, commands: told.len(), commands_ending: ending.len() }
 }
 
 fn same(one: &Ticket, other: &Ticket) -> bool {

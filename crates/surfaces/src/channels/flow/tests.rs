@@ -1,5 +1,6 @@
 //! The flow with a real engine, a scripted model behind real HTTP, and a network on paper that a test can hold up, cut and read.
 
+mod commands;
 mod files;
 mod leaves;
 mod operate;

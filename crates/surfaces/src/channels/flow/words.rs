@@ -17,6 +17,9 @@ pub(super) const PROTOCOL_ONLY: &str =
     "⚠️ The model wrote a tool call as text instead of an answer. Ask again, or use another model (/model).";
 
 pub(super) const RESTARTED: &str = "⚠️ Quell was restarted before this was answered. Ask again.";
+pub(super) const COMMAND_STOPPED: &str = "⏹ Stopped. The command has changed nothing.";
+pub(super) const COMMAND_LEFT: &str =
+    "⚠️ Stopped, but something that the command had begun has not ended: it may still take effect.";
 pub(super) const FILES: &str = "(see below)";
 pub(super) const WITHHELD: &str = "(This answer was kept back.)";
 
@@ -29,7 +32,7 @@ const TOO_LONG: &str = "⚠️ Context window exceeded: the conversation is too 
                        with /new.";
 
 /// What is said at once after a stop.
-pub(super) fn stopping(runs: usize, commands: usize, withdrawn: usize) -> String {
+pub(super) fn stopping((runs, commands): (usize, usize), behind: usize, withdrawn: usize) -> String {
     let running = match runs {
         0 => None,
         1 => Some("Stopping your request.".to_owned()),
@@ -40,12 +43,22 @@ pub(super) fn stopping(runs: usize, commands: usize, withdrawn: usize) -> String
         1 => Some("1 waiting message will not be answered.".to_owned()),
         many => Some(format!("{many} waiting messages will not be answered.")),
     };
-    let behind = match commands {
+    let commands = match commands {
+        0 => None,
+        1 => Some("Stopping your command.".to_owned()),
+        many => Some(format!("Stopping {many} commands.")),
+    };
+    let behind = match behind {
         0 => None,
         1 => Some("Ending 1 background command.".to_owned()),
         many => Some(format!("Ending {many} background commands.")),
     };
-    [running, behind, waiting].into_iter().flatten().collect::<Vec<_>>().join(" ")
+    [running, commands, behind, waiting].into_iter().flatten().collect::<Vec<_>>().join(" ")
+}
+
+/// What is said of a command that was over when it was stopped, before anybody had read what came of it.
+pub(super) fn over_before_stop(said: &str) -> String {
+    format!("⏹ It was over before the stop. {said}")
 }
 
 /// What is said when a stop has settled.
