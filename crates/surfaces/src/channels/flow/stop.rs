@@ -65,6 +65,9 @@ pub(super) fn stop(channels: &Channels, (message, extra): (&ChannelMessage, &Ext
         return match aloud {
             // An earlier stop did it, and says so when it has settled.
             _ if found.ending => outlet.seldom_of_stop(&extra.place, &message.sender, words::STILL_STOPPING),
+            Aloud::Always if !done.stop.tasks.is_empty() => {
+                outlet.seldom_of_stop(&extra.place, &message.sender, words::NOTHING_BUT_NOTES);
+            }
             Aloud::Always => outlet.seldom_of_stop(&extra.place, &message.sender, words::NOTHING_TO_STOP),
             Aloud::IfItStopped => {}
         };

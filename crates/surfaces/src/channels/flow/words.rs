@@ -11,6 +11,8 @@ pub(super) const CROWDED: &str =
     "⚠️ Too many of your messages are waiting, so this one is not answered. Send /stop to clear them, or wait.";
 pub(super) const STILL_STOPPING: &str = "Still stopping.";
 pub(super) const NOTHING_TO_STOP: &str = "Nothing of yours is running here.";
+pub(super) const NOTHING_BUT_NOTES: &str =
+    "Nothing of yours is running here any more. What was still being noted of your last request is dropped.";
 pub(super) const ONLY_OPERATORS: &str = "/stop all is for operators of this channel; /stop ends what you asked for.";
 pub(super) const EMPTY: &str = "⚠️ The model ended without saying anything. Ask again, or put it in other words.";
 pub(super) const PROTOCOL_ONLY: &str =

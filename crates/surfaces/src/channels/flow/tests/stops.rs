@@ -335,14 +335,21 @@ async fn a_stop_finds_what_consolidates_the_memory_behind_an_answer() {
         true => Behaviour::silent_mid_stream("{"),
         false => Behaviour::text("It is red now."),
     });
-    let asked = house.paper.say("ann", "please paint my boat red");
-    house.paper.wait_for("the answer", |page| page.signs_on(&asked) == ["✅"]).await;
-    house.model.request(1).streaming().await;
-    house.paper.say("ann", "/stop");
-    house.model.request(1).client_left().await;
-    let page = house.paper.wait_for("the receipt", |page| page.says("⏹ stopped in")).await;
-    assert!(page.says("Stopping your request.") && page.signs_on(&asked) == ["✅"], "{page:#?}");
-    assert!(house.engine.active_runs().is_empty());
+    for (nth, stop) in ["/stop", "stop"].into_iter().enumerate() {
+        let asked = house.paper.say("ann", "please paint my boat red");
+        house.paper.wait_for("the answer", |page| page.signs_on(&asked) == ["✅"]).await;
+        let request = 2 * nth + 1;
+        house.model.request(request).streaming().await;
+        house.paper.say("bob", stop);
+        house.paper.say("ann", stop);
+        house.model.request(request).client_left().await;
+        assert_eq!(house.paper.page().signs_on(&asked), ["✅"]);
+    }
+    // The request was answered, so that a word that may have been meant for others is not answered.
+    let of_notes =
+        "Nothing of yours is running here any more. What was still being noted of your last request is dropped.";
+    let page = house.paper.wait_for("the answer to the first stop", |page| page.texts().contains(&of_notes)).await;
+    assert_eq!(page.texts().iter().filter(|text| text.contains("top")).count(), 0, "{page:#?}");
     house.close().await;
 }
 
