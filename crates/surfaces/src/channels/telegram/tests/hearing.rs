@@ -125,6 +125,21 @@ async fn a_stop_is_heard_while_nothing_can_be_kept() {
     assert_eq!(fake.state().confirmed, 0, "it was confirmed and is not kept");
 }
 
+/// The first hundred were told again and again, and nobody heard what came after them.
+#[tokio::test]
+async fn a_stop_is_heard_behind_more_than_telegram_tells_at_once() {
+    let fake = FakeTelegram::start().await;
+    for number in 0..250 {
+        fake.say(7, ANN, &number.to_string());
+    }
+    fake.say(8, BOB, "/stop");
+    let (telegram, ear) = (bot(&fake), Forgetful(RecordingEar::new()));
+    let stop = ear.0.wait_for("the stop", |state| state.texts().contains(&"/stop"));
+    let state = while_listening(&telegram, &ear, stop).await;
+    assert_eq!(state.texts().len(), 251, "each is heard once");
+    assert_eq!(fake.state().confirmed, 200, "what fits on a page is told again");
+}
+
 #[tokio::test]
 async fn a_pile_of_messages_is_heard_in_order_and_once() {
     let fake = FakeTelegram::start().await;
