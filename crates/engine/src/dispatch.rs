@@ -162,7 +162,7 @@ impl Engine {
         }
         tracing::info!(
             principal = %caller.principal, surface = ?caller.surface, scope = ?scope, push = ?ask.push,
-            stopped = stop.aborted.len(), processes = stop.ended, "abort request handled"
+            stopped = stop.aborted.len(), processes = stop.ended, tasks = stop.tasks.len(), "abort request handled"
         );
         self.note_stop(caller, (scope, ask), stop);
     }

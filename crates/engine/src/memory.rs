@@ -85,27 +85,39 @@ impl Memory {
         self.store.remember(scope, note).await
     }
 
-    /// The same for what came of a message that was accepted at this moment: nothing is written if its scope was forgotten since.
+    /// The same for what came of a message that was accepted at this moment: nothing is written if its notes were forgotten since,
+    /// or whoever writes it is stopped before its turn has come among all that is written.
     ///
     /// # Errors
     /// The store's error.
     ///
     /// # Cancel safety
     /// Safe: once asked for, the note is written whether or not the caller waits.
-    pub async fn remember_said(&self, scope: NoteScope, note: Note, said: Moment) -> Result<Remembered, StoreError> {
-        let forgotten = Arc::clone(&self.forgotten);
-        let is_wanted = move |scope: &NoteScope| {
+    pub async fn remember_said(
+        &self,
+        (whose, note): (NoteScope, Note),
+        said: Moment,
+        writer: Option<&Scope>,
+    ) -> Result<Remembered, StoreError> {
+        let (forgotten, writer) = (Arc::clone(&self.forgotten), writer.cloned());
+        let is_wanted = move |whose: &NoteScope| {
             let forgotten = forgotten.lock().unwrap_or_else(PoisonError::into_inner);
-            forgotten.get(scope).is_none_or(|since| said > *since)
+            let is_forgotten = forgotten.get(whose).is_some_and(|since| said <= *since);
+            !is_forgotten && !writer.as_ref().is_some_and(Scope::is_cancelled)
         };
         // waits: whoever calls it for a run races it.
-        self.store.remember_if((scope, note), is_wanted).await
+        self.store.remember_if((whose, note), is_wanted).await
     }
 
     /// What was said until now is remembered no more of this scope. To be called before its notes are forgotten.
     pub fn forget_what_was_said(&self, scope: NoteScope, now: Moment) {
+        if !self.settings.auto_save && !self.settings.consolidate {
+            return;
+        }
         let mut forgotten = self.forgotten.lock().unwrap_or_else(PoisonError::into_inner);
-        forgotten.retain(|_, since| now.since(*since) < UNDER_WAY);
+        if forgotten.len() == forgotten.capacity() {
+            forgotten.retain(|_, since| now.since(*since) < UNDER_WAY);
+        }
         forgotten.insert(scope, now);
     }
 
@@ -248,7 +260,7 @@ impl Memory {
         let note = Note { key: key_of_message(run, errand), category, text: text.to_owned(), at: at() };
         let scope = whose_notes(run, errand);
         // waits: the finaliser of the run, beside its work and not in it; of a message from a chat network the run races it.
-        if let Err(error) = self.remember_said(scope, note, said).await {
+        if let Err(error) = self.remember_said((scope, note), said, None).await {
             tracing::error!(run = %run.id, %error, "a message could not be remembered");
         }
     }

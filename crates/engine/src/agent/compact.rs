@@ -173,9 +173,9 @@ impl Shown {
     }
 }
 
-/// Counts and shows nothing: a summary is no answer, and neither is what is remembered.
-pub(super) struct SilentSink<'a> {
-    pub(super) pen: &'a Pen,
+/// Counts and shows nothing: a summary is no answer.
+struct SilentSink<'a> {
+    pen: &'a Pen,
 }
 
 impl ModelSink for SilentSink<'_> {
@@ -184,7 +184,7 @@ impl ModelSink for SilentSink<'_> {
     fn thinking(&mut self, _: &str) {}
 
     fn retrying(&mut self, attempt: u32, delay: Duration, why: &str) {
-        tracing::info!(attempt, delay_ms = delay.as_secs_f64() * 1000.0, why, "a call for a summary is retried");
+        tracing::info!(attempt, delay_ms = delay.as_secs_f64() * 1000.0, why, "summary is retried");
     }
 
     fn input_sent(&mut self, estimated_tokens: u64) {

@@ -2,15 +2,7 @@
 
 use quell_protocol::Usage;
 
-use super::{Cell, Facts};
-
-impl Cell {
-    /// What work behind the run has used is the run's, also when that is over. It stands in no journal.
-    pub fn used_behind(&self, usage: Usage) {
-        let mut facts = self.facts();
-        facts.usage = add(facts.usage, usage);
-    }
-}
+use super::Facts;
 
 impl Facts {
     pub(super) fn usage_so_far(&self) -> Usage {

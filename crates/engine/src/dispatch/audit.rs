@@ -139,7 +139,7 @@ impl Engine {
         // A second stop that forces what the first one asked for does something, too.
         let forced = ask.push == Push::Forced;
         let escalated = forced && !stop.ending.is_empty();
-        if !stop.did_something() && !escalated {
+        if !stop.did_something() && !escalated && stop.tasks.is_empty() {
             return;
         }
         let deed = match scope {
@@ -162,6 +162,9 @@ impl Engine {
         parts.extend(named("ending before", &stop.ending));
         if stop.ended > 0 {
             parts.push(format!("background processes: {}", stop.ended));
+        }
+        if !stop.tasks.is_empty() {
+            parts.push(format!("background tasks: {}", stop.tasks.len()));
         }
         if forced {
             parts.push("forced".to_owned());

@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::{Engine, Notice, Stop};
 use crate::hooks::Happening;
 use crate::scope::StopLevel;
-use crate::tools::background::BackgroundProcess;
+use crate::tools::background::{BackgroundProcess, BackgroundTask};
 
 /// When a shutdown forces (decisions.md, "Times").
 const SHUTDOWN_FORCES: Duration = Duration::from_secs(2);
@@ -65,15 +65,14 @@ impl Engine {
         );
         let stop = self.inner().runs.abort(ids.clone(), Push::Gentle, &StopReason::Shutdown);
         let (processes, _) = background.end(StopLevel::Gentle, |_| true);
-        // Tasks of the engine, which are waited for below.
-        background.end_tasks(StopLevel::Gentle, |_| true);
-        if timeout(SHUTDOWN_FORCES, all_over(&stop, &processes)).await.is_err() {
+        let tasks = background.end_tasks(StopLevel::Gentle, |_| true);
+        if timeout(SHUTDOWN_FORCES, all_over(&stop, &processes, &tasks)).await.is_err() {
             let forced = self.inner().runs.abort(ids, Push::Forced, &StopReason::Shutdown);
             let (processes, _) = background.end(StopLevel::Forced, |_| true);
-            background.end_tasks(StopLevel::Forced, |_| true);
+            let tasks = background.end_tasks(StopLevel::Forced, |_| true);
             mcp.kill();
             // What is left after this is named below.
-            let _ = timeout(SHUTDOWN_GIVES_UP, all_over(&forced, &processes)).await;
+            let _ = timeout(SHUTDOWN_GIVES_UP, all_over(&forced, &processes, &tasks)).await;
         }
         let now = Instant::now();
         tracing::info!("shutdown: runs and background processes are over");
@@ -88,6 +87,10 @@ impl Engine {
         let _ = timeout_at(books.min(Instant::now() + TASKS_GIVE_UP), self.inner().runs.tasks().wait()).await;
         let mut left: Vec<(RunId, Leftover)> = active.iter().flat_map(|cell| left_of(cell)).collect();
         left.extend(processes.iter().flat_map(|process| left_behind(process)));
+        let tasks = tasks.iter().filter(|task| task.is_at_work());
+        left.extend(
+            tasks.map(|task| (task.owner.run.clone(), Leftover { kind: ResourceKind::Task, name: task.label.clone() })),
+        );
         left.extend(servers);
         left.extend(self.close_hooks(begun).await);
         tracing::info!(left = left.len(), "shutdown: hooks are closed, the database comes last");
@@ -139,9 +142,12 @@ fn left_behind(process: &BackgroundProcess) -> Vec<(RunId, Leftover)> {
     names.into_iter().map(|name| (row.started_by_run.clone(), Leftover { kind, name })).collect()
 }
 
-async fn all_over(stop: &Stop, processes: &[Arc<BackgroundProcess>]) {
+async fn all_over(stop: &Stop, processes: &[Arc<BackgroundProcess>], tasks: &[Arc<BackgroundTask>]) {
     stop.settled().await;
     for process in processes {
         process.ended().await;
+    }
+    for task in tasks {
+        task.ended().await;
     }
 }

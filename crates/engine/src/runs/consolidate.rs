@@ -1,20 +1,23 @@
 //! What is kept of an exchange (row D12): when a run has answered, its model is asked once more what of it is worth remembering,
-//! and that is written down. It is work behind the run, with a scope of its own: nobody waits for it, every stop that covers the
-//! run ends it, and what it uses is the run's.
+//! and that is written down. It is work behind the run, with a scope of its own: nobody waits for it, and every stop that covers
+//! the run ends it. What it uses is no run's, and counts against its agent's day.
 
+use std::panic::AssertUnwindSafe;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use quell_kernel::memory::consolidation::{DAILY, Exchange, Gist, INSTRUCTION, SYSTEM};
 use quell_kernel::memory::{CORE, key_of};
 use quell_kernel::turn::TurnDraft;
 use quell_kernel::view::{Prompt, Sight};
 use quell_protocol::Usage;
-use tokio::time::timeout;
+use tokio::time::sleep;
 
 use super::Runs;
 use crate::agent::{Agent, unusable_because};
-use crate::cell::{Cell, Progress};
+use crate::cell::Cell;
 use crate::channel::Errand;
 use crate::llm::{ModelRequest, ModelSink};
 use crate::memory::{Note, Remembered, whose_notes};
@@ -85,13 +88,23 @@ impl Runs {
             max_tokens: agent.config.max_tokens,
             thinking: None,
         };
-        // waits: the model is called with the scope, and no longer than this.
-        let answer = timeout(LONGEST, agent.model.call(&request, scope, spent)).await;
+        let mut call = pin!(agent.model.call(&request, scope, spent));
+        let answer = tokio::select! {
+            biased;
+            // The model is called with the scope.
+            answer = &mut call => answer,
+            () = sleep(LONGEST) => {
+                // As a stop would, so that what came until now is counted.
+                scope.cancel();
+                // waits: for a call that was cancelled.
+                let _cancelled = call.await;
+                return Ok(Err(format!("the model took more than {} s", LONGEST.as_secs())));
+            }
+        };
         scope.check(Point::AfterModel)?;
         Ok(match answer {
-            Err(_) => Err(format!("the model took more than {} s", LONGEST.as_secs())),
-            Ok(Err(error)) => Err(error.to_string()),
-            Ok(Ok(answer)) => match unusable_because(&answer) {
+            Err(error) => Err(error.to_string()),
+            Ok(answer) => match unusable_because(&answer) {
                 Some(problem) => Err(format!("the model {problem}")),
                 None => Gist::read(&answer.message.text()),
             },
@@ -110,7 +123,7 @@ impl Runs {
         let learned = gist.memory_update.map(|text| note(key_of(&text), CORE, text));
         for note in [happened, learned].into_iter().flatten() {
             let whose = whose_notes(&cell.run, cell.errand.as_ref());
-            let writing = self.workshop().memory.remember_said(whose, note, cell.accepted());
+            let writing = self.workshop().memory.remember_said((whose, note), cell.accepted(), Some(scope));
             match scope.race(Point::Remember, writing).await? {
                 Ok(Remembered::New | Remembered::Replaced) => {}
                 Ok(Remembered::NoSession | Remembered::Unwanted) => {
@@ -125,23 +138,25 @@ impl Runs {
 
 async fn see_through(runs: Runs, task: TaskAtWork, cell: Arc<Cell>, (agent, exchange): (Arc<Agent>, Exchange)) {
     let mut spent = Spent::default();
-    let done = runs.consolidated((&cell, &agent), &exchange, (task.scope(), &mut spent)).await;
-    let how = match done {
-        Ok(Ok(())) => "finished",
-        Ok(Err(why)) => {
+    let work = runs.consolidated((&cell, &agent), &exchange, (task.scope(), &mut spent));
+    let how = match AssertUnwindSafe(work).catch_unwind().await {
+        Ok(Ok(Ok(()))) => "finished",
+        Ok(Ok(Err(why))) => {
             tracing::warn!(run = %cell.id(), why, "an answer is not consolidated");
             "failed"
         }
-        Err(Cancelled) => "cancelled",
-    };
-    cell.used_behind(spent.total());
-    // Before anything that waits for the run: that may wait for this.
-    task.close(how).await;
-    if spent.total() != Usage::default() {
-        cell.reached(Progress::Ended).await;
-        if let Err(error) = runs.store_end(&cell).await {
-            tracing::warn!(run = %cell.id(), %error, "what a consolidation used could not be stored");
+        Ok(Err(Cancelled)) => "cancelled",
+        Err(_panic) => {
+            tracing::error!(run = %cell.id(), "the consolidation of an answer panicked; please report this");
+            "failed"
         }
+    };
+    task.close(how).await;
+    let usage = spent.total();
+    if usage != Usage::default()
+        && let Err(error) = runs.charge(&agent.id, usage).await
+    {
+        tracing::error!(run = %cell.id(), %error, "what a consolidation used could not be stored");
     }
 }
 

@@ -13,7 +13,7 @@ use quell_protocol::{AgentId, RunId, Usage};
 use super::Runs;
 use crate::cell::Cell;
 use crate::clock::Clock;
-use crate::store::Spent;
+use crate::store::{Spent, StoreError};
 
 /// What all agents have spent today.
 #[derive(Debug)]
@@ -95,6 +95,17 @@ impl Runs {
     #[must_use]
     pub fn spent(&self, agent: &AgentId) -> Today {
         self.spending().today(agent)
+    }
+
+    /// Counts what an agent has used outside of its runs, at once; what is stored of that follows.
+    pub(super) async fn charge(&self, agent: &AgentId, usage: Usage) -> Result<(), StoreError> {
+        let day = {
+            let mut page = self.spending().page();
+            page.book.bring_forward(agent.clone(), usage);
+            page.day.to_string()
+        };
+        // waits: behind the run, in a task of the engine.
+        self.store().spend(agent.clone(), day, usage).await
     }
 
     /// What the database knows of a day: it counts when that is today.

@@ -21,6 +21,17 @@ pub struct Spent {
 }
 
 impl Store {
+    /// Adds what an agent has used on a day outside of its runs.
+    ///
+    /// # Errors
+    /// [`StoreError`] when it could not be written.
+    ///
+    /// # Cancel safety
+    /// Safe: once asked for, it is written whether or not the caller waits.
+    pub async fn spend(&self, agent: AgentId, day: String, usage: Usage) -> Result<(), StoreError> {
+        self.write(move |db| add(db, &agent, &day, usage)).await
+    }
+
     /// What each agent has spent on a day.
     ///
     /// # Errors
@@ -42,6 +53,15 @@ impl Store {
     }
 }
 
+fn add(db: &Connection, agent: &AgentId, day: &str, usage: Usage) -> rusqlite::Result<()> {
+    db.prepare_cached(
+        "INSERT INTO spend (agent, day, input, output) VALUES (?1, ?2, ?3, ?4)
+         ON CONFLICT (agent, day) DO UPDATE SET input = input + excluded.input, output = output + excluded.output",
+    )?
+    .execute(params![agent.as_str(), day, whole(usage.input_tokens), whole(usage.output_tokens)])
+    .map(drop)
+}
+
 /// Counts what a run has used and what is not counted of it yet.
 pub(super) fn count(db: &Connection, run: &RunId, spent: &Spent) -> rusqlite::Result<()> {
     let known = db
@@ -55,11 +75,7 @@ pub(super) fn count(db: &Connection, run: &RunId, spent: &Spent) -> rusqlite::Re
     if (input, output) == (0, 0) {
         return Ok(());
     }
-    db.prepare_cached(
-        "INSERT INTO spend (agent, day, input, output) VALUES (?1, ?2, ?3, ?4)
-         ON CONFLICT (agent, day) DO UPDATE SET input = input + excluded.input, output = output + excluded.output",
-    )?
-    .execute(params![spent.agent.as_str(), spent.day, input, output])?;
+    add(db, &spent.agent, &spent.day, new)?;
     db.prepare_cached(
         "UPDATE runs SET counted_input = counted_input + ?2, counted_output = counted_output + ?3 WHERE id = ?1",
     )?

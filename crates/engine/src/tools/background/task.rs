@@ -15,6 +15,8 @@ const MOST: usize = 256;
 pub struct BackgroundTask {
     /// Whose it is.
     pub owner: Owner,
+    /// What it does, for people.
+    pub label: String,
     scope: Scope,
     over: watch::Sender<bool>,
 }
@@ -44,7 +46,12 @@ impl Background {
     /// # Errors
     /// [`NotTaken`]; nothing is held then.
     pub fn take_task(&self, owner: Owner, label: &str, run: &Scope) -> Result<TaskAtWork, NotTaken> {
-        let task = Arc::new(BackgroundTask { owner, scope: run.beside(), over: watch::Sender::new(false) });
+        let task = Arc::new(BackgroundTask {
+            owner,
+            label: label.to_owned(),
+            scope: run.beside(),
+            over: watch::Sender::new(false),
+        });
         let mut table = self.table();
         if table.closed {
             return Err(NotTaken::Closing);
@@ -77,6 +84,12 @@ impl BackgroundTask {
             StopLevel::Gentle => self.scope.cancel(),
             StopLevel::Forced => self.scope.kill(),
         }
+    }
+
+    /// True until all that it held is back.
+    #[must_use]
+    pub fn is_at_work(&self) -> bool {
+        !*self.over.borrow()
     }
 
     /// Waits until it is over.

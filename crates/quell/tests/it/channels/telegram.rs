@@ -146,8 +146,12 @@ async fn a_stop_ends_a_command_that_was_left_in_the_background_and_says_so() {
     let mark = Marker::new();
     let command = json!({"command": commands::setsid_child(&mark), "background": true});
     house.model.script(Behaviour::tool_call("c1", "shell", &command)).script(Behaviour::text("It runs."));
-    telegram.say(CHAT, ANN, "serve it");
-    telegram.wait_for("the answer", |it| it.bot_texts(CHAT) == ["It runs."]).await;
+    let asked = telegram.say(CHAT, ANN, "serve it");
+    // What is shown is not yet over: until the sign says so, a stop ends the request itself.
+    telegram.wait_for("the end of the request", |it| it.bot_texts(CHAT) == ["It runs."]).await;
+    telegram
+        .wait_for("its sign", |it| it.messages(CHAT).iter().any(|it| it.id == asked && it.reactions == ["👍"]))
+        .await;
     mark.at_least(2).await;
     telegram.say(CHAT, ANN, "/stop");
     let told = ["Ending 1 background command.", "⏹ 1 background command ended"];

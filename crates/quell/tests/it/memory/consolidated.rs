@@ -85,25 +85,23 @@ async fn what_is_worth_it_becomes_notes_behind_the_answer() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_it_uses_is_the_runs_and_the_days() {
+async fn what_it_uses_counts_against_the_day() {
     let house = consolidating().await;
     let view = asked(&house, "s", "ask", held_back("gate")).await;
-    let tokens = |usage: quell_protocol::Usage| usage.input_tokens + usage.output_tokens;
-    let before = tokens(view.usage);
+    house.model.request(1).streaming().await;
+    let of_run = view.usage.input_tokens + view.usage.output_tokens;
     house.model.open_gate("gate");
-    let (engine, run) = (house.engine.clone(), view.run_id.clone());
-    leaks::settled(PATIENCE, move || match engine.live(&run) {
-        Some(_) => Err("it is in memory".to_owned()),
-        None => Ok(()),
+    house.ended(&view.run_id).await;
+    let (engine, database) = (house.engine.clone(), house.dir.path().join("quell.db"));
+    leaks::settled(PATIENCE, move || {
+        let today = engine.agent_view(&agent("main")).unwrap().spend.tokens;
+        let database = rusqlite::Connection::open(&database).unwrap();
+        let stored = database.query_row("SELECT sum(input + output) FROM spend", [], |row| row.get::<_, i64>(0));
+        let stored = u64::try_from(stored.unwrap()).unwrap();
+        if today > of_run && stored == today { Ok(()) } else { Err(format!("{of_run}, {today}, stored {stored}")) }
     })
     .await;
-    loop {
-        let used = tokens(house.engine.run(&view.run_id).await.unwrap().unwrap().usage);
-        if used > before {
-            break assert_eq!(house.engine.agent_view(&agent("main")).unwrap().spend.tokens, used);
-        }
-        tokio::task::yield_now().await;
-    }
+    assert_eq!(house.engine.run(&view.run_id).await.unwrap().unwrap().usage, view.usage);
     house.close().await;
 }
 
@@ -168,7 +166,7 @@ async fn a_stop_of_its_run_ends_it_wherever_it_is(
     house.trap.arm(Point::AfterModel, 1, move || trap.arm(point, 1, spring));
     house.script("ask", [Behaviour::text("It is red now."), Behaviour::text(GIST)]);
     house.send(message_as(&run, "s", &format!("Now marker:ask {SAID}"))).await;
-    let stop = told.recv().await.unwrap();
+    let stop = tokio::time::timeout(PATIENCE, told.recv()).await.expect("the point is reached").unwrap();
     assert_eq!(stop.tasks.len(), 1);
     stop.settled().await;
     let view = house.ended(&run).await;
@@ -176,6 +174,31 @@ async fn a_stop_of_its_run_ends_it_wherever_it_is(
     assert!(notes(&house, of_session("s")).await.is_empty(), "at {point:?}");
     assert_eq!(house.ask("s", "thanks").await.verdict, Some(Verdict::Completed));
     house.model.assert_histories_valid();
+    house.close().await;
+}
+
+/// It was written behind the stop, as soon as the database could take it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_note_that_waits_for_the_database_is_not_written_behind_the_stop() {
+    let house = consolidating().await;
+    let database = rusqlite::Connection::open(house.dir.path().join("quell.db")).unwrap();
+    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    house.trap.arm(Point::Remember, 1, move || {
+        database.busy_timeout(PATIENCE).unwrap();
+        database.execute_batch("BEGIN IMMEDIATE").unwrap();
+        tell.send(database).unwrap();
+    });
+    let view = asked(&house, "s", "ask", held_back("gate")).await;
+    house.model.open_gate("gate");
+    let database = tokio::time::timeout(PATIENCE, told.recv()).await.expect("a note is to be written").unwrap();
+    let stop = house.stop(&view.run_id);
+    assert_eq!(stop.tasks.len(), 1);
+    stop.settled().await;
+    drop(database);
+    house.ended(&view.run_id).await;
+    // What is asked now has its turn behind it.
+    house.ask("s", "thanks").await;
+    assert!(notes(&house, of_session("s")).await.is_empty());
     house.close().await;
 }
 

@@ -20,6 +20,9 @@ use crate::channels::format::pieces;
 /// How long a command that was stopped is waited for: the engine takes back what it had begun, and a hook may need killing.
 const TAKEN_BACK: Duration = Duration::from_secs(5);
 
+/// The same at a shutdown, which has not so long.
+const AT_THE_END: Duration = Duration::from_millis(500);
+
 /// A command was stopped, and has nothing else to say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Cut {
@@ -38,7 +41,7 @@ pub(super) async fn obey(channels: &Channels, letter: &Letter<Extra>, command: C
     if changes && looked(letter, was_obeyed(channels, letter)).await == Ok(true) {
         return;
     }
-    let came_of_it = act(channels, letter, command).await;
+    let came_of_it = act(channels, letter, command.clone()).await;
     if changes {
         keep_obeyed(channels, letter).await;
     }
@@ -48,6 +51,7 @@ pub(super) async fn obey(channels: &Channels, letter: &Letter<Extra>, command: C
         Ok(said) if changes && is_stopped && !channels.scope().is_cancelled() => words::over_before_stop(&said),
         Ok(said) => said,
         Err(Cut::Unchanged) if channels.scope().is_cancelled() => words::not_taken(ErrorCode::ShuttingDown).to_owned(),
+        Err(Cut::Unchanged) if command == Command::New => words::NEW_STOPPED.to_owned(),
         Err(Cut::Unchanged) => words::COMMAND_STOPPED.to_owned(),
         Err(Cut::Unknown) => words::COMMAND_LEFT.to_owned(),
     };
@@ -83,10 +87,21 @@ async fn looked<T>(letter: &Letter<Extra>, looking: impl Future<Output = T>) -> 
 }
 
 /// Waits for what the engine ends by itself when the command is stopped, but not for ever then.
-async fn ended<T>(letter: &Letter<Extra>, work: impl Future<Output = Result<T, Cancelled>>) -> Result<T, Cut> {
+async fn ended<T>(
+    channels: &Channels,
+    letter: &Letter<Extra>,
+    work: impl Future<Output = Result<T, Cancelled>>,
+) -> Result<T, Cut> {
     let overdue = async {
         letter.extra.stopped.cancelled().await;
-        sleep(TAKEN_BACK).await;
+        let closing = async {
+            channels.scope().cancelled().await;
+            sleep(AT_THE_END).await;
+        };
+        tokio::select! {
+            () = sleep(TAKEN_BACK) => {}
+            () = closing => {}
+        }
     };
     tokio::select! {
         biased;
@@ -169,7 +184,7 @@ async fn choose(channels: &Channels, letter: &Letter<Extra>, model: String) -> R
     let patch = SessionPatch { model: Some(model.clone()), agent: None };
     let (who, stopped) = (who(letter), &letter.extra.stopped);
     let patched = channels.engine().patch_session_unless(&who, &letter.conversation, patch, stopped);
-    Ok(match ended(letter, patched).await? {
+    Ok(match ended(channels, letter, patched).await? {
         Ok(_) => format!("This conversation is for {model} from now on."),
         Err(NotMade::Configuration(problem)) => format!("{model} cannot be used: {problem}"),
         Err(error) => {
@@ -183,7 +198,7 @@ async fn begin_anew(channels: &Channels, letter: &Letter<Extra>) -> Result<Strin
     let ask = StopAsk { push: Push::Gentle, reason: StopReason::Command, surface: Surface::Channel };
     let (who, stopped) = (who(letter), &letter.extra.stopped);
     let reset = channels.engine().reset_session_unless(&who, &letter.conversation, &ask, stopped);
-    Ok(match ended(letter, reset).await? {
+    Ok(match ended(channels, letter, reset).await? {
         Ok(_) => "A new conversation begins.".to_owned(),
         Err(SessionError::SomebodyElses(_)) => {
             "What somebody else asked for is at work in this conversation. Wait for it, or ask an operator.".to_owned()

@@ -65,7 +65,7 @@ pub(super) fn stop(channels: &Channels, (message, extra): (&ChannelMessage, &Ext
         return match aloud {
             // An earlier stop did it, and says so when it has settled.
             _ if found.ending => outlet.seldom_of_stop(&extra.place, &message.sender, words::STILL_STOPPING),
-            Aloud::Always if !done.stop.tasks.is_empty() => {
+            Aloud::Always if done.stop.tasks.iter().any(|task| task.is_at_work()) => {
                 outlet.seldom_of_stop(&extra.place, &message.sender, words::NOTHING_BUT_NOTES);
             }
             Aloud::Always => outlet.seldom_of_stop(&extra.place, &message.sender, words::NOTHING_TO_STOP),
@@ -152,9 +152,9 @@ fn act(
         command.stopped.cancel();
     }
     let mut stop = engine.stop(&caller, scope, &ask(Push::Gentle));
-    // Who says it again, while the first one is being settled, means it.
+    // Who says it again, while the first one is being settled, means it. What a command of theirs ends was not stopped by a stop.
     let ends_already = !stop.ending.is_empty() || !stop.processes.is_empty();
-    if !stop.did_something() && ends_already {
+    if !stop.did_something() && ends_already && told.is_empty() {
         stop = engine.stop(&caller, scope, &ask(Push::Forced));
     }
     let mut taken_back = withdrawn.letters.len();

@@ -12,7 +12,7 @@ pub(super) const CROWDED: &str =
 pub(super) const STILL_STOPPING: &str = "Still stopping.";
 pub(super) const NOTHING_TO_STOP: &str = "Nothing of yours is running here.";
 pub(super) const NOTHING_BUT_NOTES: &str =
-    "Nothing of yours is running here any more. What was still being noted of your last request is dropped.";
+    "Nothing of yours is running here any more. What was still being noted behind an answer is dropped.";
 pub(super) const ONLY_OPERATORS: &str = "/stop all is for operators of this channel; /stop ends what you asked for.";
 pub(super) const EMPTY: &str = "⚠️ The model ended without saying anything. Ask again, or put it in other words.";
 pub(super) const PROTOCOL_ONLY: &str =
@@ -20,6 +20,8 @@ pub(super) const PROTOCOL_ONLY: &str =
 
 pub(super) const RESTARTED: &str = "⚠️ Quell was restarted before this was answered. Ask again.";
 pub(super) const COMMAND_STOPPED: &str = "⏹ Stopped. The command has changed nothing.";
+pub(super) const NEW_STOPPED: &str =
+    "⏹ Stopped. The conversation was not emptied; what was at work in it has been ended.";
 pub(super) const COMMAND_LEFT: &str =
     "⚠️ Stopped, but something that the command had begun has not ended: it may still take effect.";
 pub(super) const FILES: &str = "(see below)";

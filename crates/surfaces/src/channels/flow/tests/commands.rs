@@ -16,6 +16,7 @@ use super::paper::{Page, Paper};
 use super::{House, PATIENCE};
 
 const UNCHANGED: &str = "⏹ Stopped. The command has changed nothing.";
+const NOT_EMPTIED: &str = "⏹ Stopped. The conversation was not emptied; what was at work in it has been ended.";
 
 /// A hook that lets a few calls of one event wait.
 struct Gate {
@@ -205,7 +206,7 @@ async fn a_stop_keeps_the_history_that_a_command_was_about_to_empty() {
     run.reached(Progress::Ending).await;
     house.paper.say("ann", "/stop");
     answer(&house.paper, "Stopping your command.").await;
-    answer(&house.paper, UNCHANGED).await;
+    answer(&house.paper, NOT_EMPTIED).await;
     open.send(()).unwrap();
     run.reached(Progress::Ended).await;
     // It holds the channel.

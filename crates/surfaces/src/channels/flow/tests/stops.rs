@@ -346,8 +346,7 @@ async fn a_stop_finds_what_consolidates_the_memory_behind_an_answer() {
         assert_eq!(house.paper.page().signs_on(&asked), ["✅"]);
     }
     // The request was answered, so that a word that may have been meant for others is not answered.
-    let of_notes =
-        "Nothing of yours is running here any more. What was still being noted of your last request is dropped.";
+    let of_notes = "Nothing of yours is running here any more. What was still being noted behind an answer is dropped.";
     let page = house.paper.wait_for("the answer to the first stop", |page| page.texts().contains(&of_notes)).await;
     assert_eq!(page.texts().iter().filter(|text| text.contains("top")).count(), 0, "{page:#?}");
     house.close().await;
