@@ -27,12 +27,12 @@ use crate::tools::background::{Owner, TaskAtWork};
 /// A model that takes longer than this for a few lines keeps others waiting who want to remember, too.
 const LONGEST: Duration = Duration::from_secs(120);
 
-/// What came of it, as the ledger says it, and what went wrong.
-type Outcome = Result<(), String>;
+/// What is worth it is written down, or why not.
+type Noted = Result<(), String>;
 
 impl Runs {
-    /// Begins to consolidate what a run has answered, if the configuration wants that. `words` are what its message says
-    /// without what came with it; only a chat tells them apart.
+    /// Begins to consolidate what a run has answered, if the configuration wants that. `heard` is what its message says without
+    /// what came with it, where that is told apart: in a chat.
     pub(super) fn consolidate(&self, cell: &Arc<Cell>, agent: &Arc<Agent>, heard: Option<(&Errand, &str)>) {
         let memory = &self.workshop().memory;
         let exchange = cell.pen().draft(|draft| memory.exchange(&cell.run, heard.map(|(_, words)| words), draft));
@@ -50,7 +50,7 @@ impl Runs {
         (cell, agent): (&Cell, &Agent),
         exchange: &Exchange,
         (scope, spent): (&Scope, &mut Spent),
-    ) -> Result<Outcome, Cancelled> {
+    ) -> Result<Noted, Cancelled> {
         let _place = scope.race(Point::Consolidation, self.workshop().memory.place_to_consolidate()).await?;
         if let Err(refusal) = self.may_spend(&agent.id) {
             return Ok(Err(refusal.to_string()));
@@ -111,7 +111,7 @@ impl Runs {
         })
     }
 
-    async fn write_down(&self, cell: &Cell, gist: Gist, scope: &Scope) -> Result<Outcome, Cancelled> {
+    async fn write_down(&self, cell: &Cell, gist: Gist, scope: &Scope) -> Result<Noted, Cancelled> {
         let clock = self.clock();
         let note = |key: String, category: &str, text: String| Note {
             key,

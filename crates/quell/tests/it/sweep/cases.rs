@@ -277,8 +277,7 @@ fn points() -> Vec<Case> {
     here().flat_map(|point| nth(point).into_iter().map(|nth| (*point, nth))).map(case).collect()
 }
 
-/// The points that a run that somebody asked for comes to. What consolidates it begins when it has answered:
-/// `memory/consolidated` stops that one at its points.
+/// The points that a run comes to. What goes on behind one that has answered is stopped at its points in `memory/consolidated`.
 pub(super) fn here() -> impl Iterator<Item = &'static Point> {
     Point::ALL.iter().filter(|point| **point != Point::Consolidation)
 }
