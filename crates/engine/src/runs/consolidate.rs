@@ -10,6 +10,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use quell_kernel::memory::consolidation::{DAILY, Exchange, Gist, INSTRUCTION, SYSTEM};
 use quell_kernel::memory::{CORE, key_of};
+use quell_kernel::spend::plus;
 use quell_kernel::turn::TurnDraft;
 use quell_kernel::view::{Prompt, Sight};
 use quell_protocol::Usage;
@@ -49,7 +50,7 @@ impl Runs {
         &self,
         (cell, agent): (&Cell, &Agent),
         exchange: &Exchange,
-        (scope, spent): (&Scope, &mut Spent),
+        (scope, spent): (&Scope, &mut Tally),
     ) -> Result<Noted, Cancelled> {
         let _place = scope.race(Point::Consolidation, self.workshop().memory.place_to_consolidate()).await?;
         if let Err(refusal) = self.may_spend(&agent.id) {
@@ -67,7 +68,7 @@ impl Runs {
         &self,
         (cell, agent): (&Cell, &Agent),
         exchange: &Exchange,
-        (scope, spent): (&Scope, &mut Spent),
+        (scope, spent): (&Scope, &mut Tally),
     ) -> Result<Result<Gist, String>, Cancelled> {
         let question = TurnDraft::new(cell.id().clone(), INSTRUCTION.to_owned());
         let prompt = Prompt {
@@ -137,7 +138,7 @@ impl Runs {
 }
 
 async fn see_through(runs: Runs, task: TaskAtWork, cell: Arc<Cell>, (agent, exchange): (Arc<Agent>, Exchange)) {
-    let mut spent = Spent::default();
+    let mut spent = Tally::default();
     let work = runs.consolidated((&cell, &agent), &exchange, (task.scope(), &mut spent));
     let how = match AssertUnwindSafe(work).catch_unwind().await {
         Ok(Ok(Ok(()))) => "finished",
@@ -162,14 +163,14 @@ async fn see_through(runs: Runs, task: TaskAtWork, cell: Arc<Cell>, (agent, exch
 
 /// What the calls of one consolidation used: each as its provider counted it, else as it was estimated.
 #[derive(Debug, Default)]
-struct Spent {
+struct Tally {
     counted: Usage,
     under_way: Usage,
 }
 
-impl Spent {
+impl Tally {
     fn total(&self) -> Usage {
-        quell_kernel::spend::plus(self.counted, self.under_way)
+        plus(self.counted, self.under_way)
     }
 
     fn settle(&mut self, usage: Usage) {
@@ -179,7 +180,7 @@ impl Spent {
     }
 }
 
-impl ModelSink for Spent {
+impl ModelSink for Tally {
     fn text(&mut self, _: &str) {}
 
     fn thinking(&mut self, _: &str) {}

@@ -1,5 +1,6 @@
-//! What a live session has: its own instances of agents, its model clients, its MCP endpoint, the skills that were
-//! read for it, and the stages that a program around the engine added to its making. A session that says nothing itself has nothing of its own and costs next to nothing.
+//! What a live session has: its own instances of agents, its model clients, its MCP endpoint, the skills that were read for it,
+//! and the stages that a program around the engine added to its making. A session that says nothing itself has nothing of its
+//! own and costs next to nothing.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

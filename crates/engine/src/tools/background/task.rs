@@ -138,3 +138,52 @@ impl std::fmt::Debug for BackgroundTask {
         write!(f, "BackgroundTask(of {})", self.owner.run)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use quell_protocol::{Principal, RunId, SessionKey};
+
+    use super::*;
+    use crate::cell::Hub;
+    use crate::clock::Clock;
+    use crate::scope::Probe;
+
+    fn background() -> (Background, Scope, Owner) {
+        let clock = Clock::start();
+        let owner = Owner {
+            session: SessionKey::parse("s").unwrap(),
+            run: RunId::parse("r").unwrap(),
+            principal: Principal::parse("alice").unwrap(),
+        };
+        (Background::new(clock, Hub::default(), 1), Scope::new(clock, Probe::default()), owner)
+    }
+
+    #[test]
+    fn there_are_no_more_than_may_be_and_none_when_the_daemon_closes() {
+        let (background, run, owner) = background();
+        let take = || background.take_task(owner.clone(), "a task", &run);
+        let mut tasks: Vec<TaskAtWork> = (0..MOST).map(|_| take().unwrap()).collect();
+        assert_eq!(take().err(), Some(NotTaken::TooMany));
+        tasks.pop();
+        assert!(take().is_ok() && background.has_of_run(&owner.run));
+        drop(tasks);
+        assert!(!background.has_of_run(&owner.run));
+        background.close();
+        assert_eq!(take().err(), Some(NotTaken::Closing));
+    }
+
+    /// The run was stopped a moment before it.
+    #[tokio::test]
+    async fn a_task_of_a_run_that_is_stopped_is_stopped_at_once_and_dropped_it_is_over() {
+        let (background, run, owner) = background();
+        run.cancel();
+        let task = background.take_task(owner.clone(), "a task", &run).unwrap();
+        assert!(task.scope().is_cancelled());
+        let [known] = &background.end_tasks(StopLevel::Gentle, |_| true)[..] else { panic!("one task") };
+        assert!(known.is_at_work());
+        drop(task);
+        known.ended().await;
+        run.close().await;
+        assert!(background.end_tasks(StopLevel::Gentle, |_| true).is_empty());
+    }
+}
