@@ -348,21 +348,18 @@ impl Job<'_> {
         if !self.own_tools().any(|tool| tool.name == call.tool) {
             let names: Vec<&str> = self.own_tools().map(|tool| tool.name.as_str()).collect();
             let output = format!("there is no tool named {:?}; the tools are: {}", call.tool, names.join(", "));
-            return Ok(CallResult { end: CallEnd::Error, output });
+            return Ok(CallResult::new(CallEnd::Error, output));
         }
         // waits: each wait is raced in `delegate`.
         if let Some(output) = self.delegate(&call.tool, &call.arguments).await {
-            let output = output?.bounded(self.workshop.limits.tool_output_bytes);
-            return Ok(CallResult { end: output.end, output: output.text });
+            return Ok(output?.bounded(self.workshop.limits.tool_output_bytes).into());
         }
         // waits: each wait is raced in `remember`.
         if let Some(output) = self.use_memory(&call.tool, &call.arguments).await {
-            let output = output?.bounded(self.workshop.limits.tool_output_bytes);
-            return Ok(CallResult { end: output.end, output: output.text });
+            return Ok(output?.bounded(self.workshop.limits.tool_output_bytes).into());
         }
         // waits: the bench holds the scope.
-        let output = self.workshop.toolbox.call(&call.tool, &call.arguments, &mut bench).await?;
-        Ok(CallResult { end: output.end, output: output.text })
+        Ok(self.workshop.toolbox.call(&call.tool, &call.arguments, &mut bench).await?.into())
     }
 }
 

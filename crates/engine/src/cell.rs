@@ -7,6 +7,8 @@ mod feed;
 mod hub;
 mod pen;
 mod receipt;
+#[cfg(test)]
+mod tests;
 mod usage;
 mod view;
 
@@ -15,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use quell_kernel::journal::{Line, Numbers};
 use quell_kernel::registry::{NewRun, Phase};
-use quell_kernel::turn::{CallResult, PartialPolicy, Sealing, Turn, TurnDraft};
+use quell_kernel::turn::{PartialPolicy, Sealing, Turn, TurnDraft};
 use quell_kernel::{Debts, Moment};
 use quell_protocol::hook::SessionFacts;
 use quell_protocol::{CallId, EventKind, Receipt, RunEvent, RunId, Usage, Verdict};
@@ -135,7 +137,7 @@ impl Cell {
         let facts = Facts {
             feed: Feed::default(),
             numbers: Numbers::default(),
-            draft: Some(TurnDraft::new(run.id.clone(), run.text.clone())),
+            draft: Some(TurnDraft::new(run.id.clone(), run.text.clone()).asked_at(clock.rfc3339(times.accepted))),
             sealed: None,
             times,
             verdict: None,
@@ -330,8 +332,11 @@ impl Cell {
     /// Closes the draft. A second call changes nothing.
     pub fn seal(&self) {
         let mut facts = self.facts();
-        let (Some(draft), Some(verdict)) = (facts.draft.take(), facts.verdict.clone()) else { return };
+        let (Some(mut draft), Some(verdict)) = (facts.draft.take(), facts.verdict.clone()) else { return };
         facts.settle_step_usage();
+        for (call, since) in &facts.calls {
+            draft.cut_off(call, feed::microseconds(self.clock.now().since(*since)));
+        }
         let usage = facts.usage;
         let sealed_at = self.clock.rfc3339(self.clock.now());
         let turn = Arc::new(draft.seal(Sealing { verdict: &verdict, policy: self.policy, sealed_at, usage }));
@@ -424,10 +429,10 @@ impl Cell {
 
     /// Calls that were cut off have an end as well: the one that the turn says.
     fn end_calls(&self, facts: &mut Facts, turn: &Turn) {
-        for (call_id, since) in std::mem::take(&mut facts.calls) {
-            let Some(CallResult { end, output }) = turn.result_of(&call_id).cloned() else { continue };
-            let ms = Clock::ms_between(since, self.clock.now());
-            self.emit(facts, EventKind::ToolEnded { call_id, end, output, ms });
+        for call in std::mem::take(&mut facts.calls).into_keys() {
+            if let Some(result) = turn.result_of(&call) {
+                self.emit(facts, feed::ended(call, result));
+            }
         }
     }
 

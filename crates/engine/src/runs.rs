@@ -239,9 +239,10 @@ impl Runs {
         let mut state = self.lock();
         let taken = state.registry.take_steers(into.id());
         let cells: Vec<Arc<Cell>> = taken.iter().filter_map(|(id, _)| state.cells.get(id).cloned()).collect();
-        for (_, text) in taken {
+        for (id, text) in taken {
+            let came = state.cells.get(&id).map_or_else(|| into.pen().clock().now(), |cell| cell.accepted());
             // Only a running run takes any, and its turn is open.
-            let _ = into.pen().add_user(text);
+            let _ = into.pen().add_user(text, came);
         }
         drop(state);
         for cell in cells {

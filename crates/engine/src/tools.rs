@@ -31,6 +31,7 @@ use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use quell_kernel::turn::CallResult;
 use quell_protocol::CallEnd;
 use serde_json::Value;
 
@@ -71,6 +72,8 @@ pub struct Workbench<'a> {
 pub struct ToolOutput {
     /// `Ok`, `Error` or `Stopped`.
     pub end: CallEnd,
+    /// Exit code, where the call was a command that exited.
+    pub code: Option<i32>,
     /// What the model reads.
     pub text: String,
 }
@@ -183,16 +186,22 @@ impl Row {
 impl ToolOutput {
     /// A result.
     pub(crate) fn ok(text: String) -> Self {
-        Self { end: CallEnd::Ok, text }
+        Self { end: CallEnd::Ok, code: None, text }
     }
 
     /// An error that the model can read.
     pub(crate) fn error(text: String) -> Self {
-        Self { end: CallEnd::Error, text }
+        Self { end: CallEnd::Error, code: None, text }
     }
 
     pub(crate) fn bounded(self, limit: usize) -> Self {
-        Self { end: self.end, text: text::bounded(self.text, limit) }
+        Self { text: text::bounded(self.text, limit), ..self }
+    }
+}
+
+impl From<ToolOutput> for CallResult {
+    fn from(ToolOutput { end, code, text }: ToolOutput) -> Self {
+        Self { code, ..Self::new(end, text) }
     }
 }
 

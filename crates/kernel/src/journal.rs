@@ -33,6 +33,9 @@ pub enum Line {
     User {
         /// The message.
         text: String,
+        /// RFC 3339: when it came.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        at: Option<String>,
     },
     /// The user's message was changed before the model read it: a hook did, or files came with it.
     Asked {
@@ -135,7 +138,7 @@ impl TurnDraft {
     /// Does to the draft what the line says. Lines that say nothing about the draft change nothing.
     pub fn apply(&mut self, line: &Line) {
         match line {
-            Line::User { text } => self.add_user(text.clone()),
+            Line::User { text, at } => self.add_user(text.clone(), at.clone()),
             Line::Asked { text } => self.ask_instead(text.clone()),
             Line::Answered { text } => self.answer_instead(text.clone()),
             Line::Text { text } => self.push_text(text),
@@ -284,7 +287,12 @@ impl Folded {
     /// Folds the lines of a run that began with this message, in the order in which they were written.
     #[must_use]
     pub fn of(run: RunId, user: String, lines: impl IntoIterator<Item = Line>) -> Self {
-        let draft = TurnDraft::new(run, user);
+        Self::onto(TurnDraft::new(run, user), lines)
+    }
+
+    /// Folds the lines of a run into the draft that it began with, in the order in which they were written.
+    #[must_use]
+    pub fn onto(draft: TurnDraft, lines: impl IntoIterator<Item = Line>) -> Self {
         let (usage, numbers) = (Usage::default(), Numbers::default());
         let mut folded = Self { draft, steps: 0, usage, numbers, ending: None, at_work: false };
         for line in lines {

@@ -30,6 +30,7 @@ pub use draft::TurnDraft;
 pub(crate) use ids::derived_call_id;
 pub use message::{Block, Message};
 pub(crate) use output::Clipped;
+pub use output::with_ends;
 pub(crate) use seal::INTERRUPTED_MARK;
 pub use stored::{InvalidTurn, TURN_VERSION};
 pub use window::within_chars;
@@ -125,13 +126,35 @@ pub struct CallResult {
     pub end: CallEnd,
     /// What the model reads.
     pub output: String,
+    /// Exit code, where the call was a command that exited. For people; a model reads it in the output.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<i32>,
+    /// Microseconds from the start of the call to its end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub took_us: Option<u64>,
+    /// RFC 3339: when it came.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at: Option<String>,
 }
 
 impl CallResult {
+    /// A result that says only this.
+    #[must_use]
+    pub fn new(end: CallEnd, output: impl Into<String>) -> Self {
+        Self { end, output: output.into(), code: None, took_us: None, at: None }
+    }
+
+    /// Milliseconds that the call took, where they are known.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "285 years in microseconds are exact")]
+    pub fn ms(&self) -> Option<f64> {
+        self.took_us.map(|us| us as f64 / 1000.0)
+    }
+
     /// The result of a call that never began. The words are the same whether a tool's caller or a seal says them.
     #[must_use]
     pub fn not_started() -> Self {
-        Self { end: CallEnd::NotStarted, output: seal::NOT_STARTED.into() }
+        Self::new(CallEnd::NotStarted, seal::NOT_STARTED)
     }
 
     /// The result of a call that was stopped while it ran and had printed `output`.
@@ -141,7 +164,7 @@ impl CallResult {
             "" => seal::STOPPED_SILENT.into(),
             printed => format!("{}\n{printed}", seal::STOPPED),
         };
-        Self { end: CallEnd::Stopped, output }
+        Self::new(CallEnd::Stopped, output)
     }
 
     /// The same result, of a call that came to its own end after the request was stopped.
@@ -204,6 +227,9 @@ pub enum Item {
     User {
         /// The text.
         text: String,
+        /// RFC 3339: when it came.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        at: Option<String>,
     },
     /// A complete message of the model, with the results of its calls. It holds visible text or a call, and of its reasoning
     /// what its provider takes back.
@@ -278,7 +304,7 @@ impl Turn {
     /// What the user said in it, in order.
     pub(crate) fn said(&self) -> impl Iterator<Item = &str> {
         self.items.iter().filter_map(|item| match item {
-            Item::User { text } => Some(text.as_str()),
+            Item::User { text, .. } => Some(text.as_str()),
             Item::Assistant(_) => None,
         })
     }
@@ -336,6 +362,11 @@ impl Turn {
         self.final_text().or_else(partial).filter(|text| !text.is_empty())
     }
 
+    /// All its calls in order: id, tool, result.
+    pub fn results(&self) -> impl Iterator<Item = (&CallId, &str, &CallResult)> {
+        self.answered().map(|AnsweredCall { call, result, .. }| (&call.id, call.tool.as_str(), result))
+    }
+
     /// The result of one of its calls.
     #[must_use]
     pub fn result_of(&self, call: &CallId) -> Option<&CallResult> {
@@ -364,7 +395,7 @@ fn items_size(items: &[Item]) -> usize {
     let call =
         |call: &AnsweredCall| call.call.tool.len() + call.call.arguments.to_string().len() + call.result.output.len();
     let item = |item: &Item| match item {
-        Item::User { text } => weight(text) + AROUND,
+        Item::User { text, .. } => weight(text) + AROUND,
         Item::Assistant(message) => message.size(call),
     };
     items.iter().map(item).sum()

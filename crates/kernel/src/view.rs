@@ -168,7 +168,7 @@ impl<'a> Script<'a> {
         let mut ordinal = 0;
         for item in items {
             match item {
-                Item::User { text } => self.hear_user(text),
+                Item::User { text, .. } => self.hear_user(text),
                 Item::Assistant(message) => {
                     let said = message.clone().map_calls(|call| {
                         let id = self.names.name(run, ordinal, call.call.id.as_str());
@@ -230,7 +230,7 @@ impl<'a> Script<'a> {
         let before = match self.lines.last_mut() {
             Some(Line::Assistant(before)) if before.calls().next().is_none() => before,
             Some(Line::Assistant(_) | Line::User(_)) | None => {
-                self.lines.push(Line::Assistant(Message { model: None, blocks: said }));
+                self.lines.push(Line::Assistant(Message { model: None, at: None, blocks: said }));
                 return;
             }
         };

@@ -323,7 +323,7 @@ pub struct HistoryMessage {
     pub role: String,
     /// Its text.
     pub text: String,
-    /// RFC 3339, when the turn was sealed.
+    /// RFC 3339: when it came or was complete. Of what an older version stored, when its run ended.
     pub at: String,
     /// Calls of an assistant message.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -334,6 +334,12 @@ pub struct HistoryMessage {
     /// On a result: how the call ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end: Option<CallEnd>,
+    /// On a result: the exit code, where the call was a command that exited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<i32>,
+    /// On a result: the milliseconds that the call took, where they are known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ms: Option<f64>,
     /// True for partial text that the model does not see.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub partial: bool,

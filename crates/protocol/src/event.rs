@@ -85,7 +85,7 @@ pub enum EventKind {
         call_id: CallId,
         /// Which stream.
         stream: ToolOutputStream,
-        /// What was added.
+        /// What was added. Of much at once both ends, with a line between them that says how much is left out.
         text: String,
     },
     /// A tool call is over.
@@ -96,7 +96,11 @@ pub enum EventKind {
         call_id: CallId,
         /// How it ended.
         end: CallEnd,
-        /// What the model will read.
+        /// Exit code, where the call was a command that exited.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        code: Option<i32>,
+        /// What the model will read. Of a long text both ends, with a line between them that says how much is left out; the
+        /// session's history has all of it.
         output: String,
         /// Milliseconds it took.
         ms: f64,
@@ -241,4 +245,13 @@ pub struct SnapshotCall {
     /// How it ended; absent while it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end: Option<CallEnd>,
+    /// Exit code, where the call was a command that exited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<i32>,
+    /// Milliseconds it took; absent while it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ms: Option<f64>,
+    /// What the model will read, cut as in `tool.ended`; absent while it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<String>,
 }

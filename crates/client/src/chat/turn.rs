@@ -140,7 +140,7 @@ impl Turn {
             EventKind::ThinkingDelta { text } => self.add_thinking(text),
             EventKind::ToolStarted { call_id, tool, arguments } => self.call(call_id, tool, arguments, now),
             EventKind::ToolOutput { call_id, stream, text } => self.output(call_id, *stream, text),
-            EventKind::ToolEnded { call_id, end, output, ms } => self.call_over(call_id, *end, output, Some(*ms)),
+            EventKind::ToolEnded { call_id, end, output, ms, .. } => self.call_over(call_id, *end, output, Some(*ms)),
             EventKind::ApprovalRequested { call_id, tool, arguments, .. } => self.asks(call_id, tool, arguments, now),
             EventKind::ApprovalResolved { .. } => self.answered(),
             EventKind::Snapshot { text, thinking, calls } => self.catch_up((text, thinking), calls, now),

@@ -78,5 +78,5 @@ fn tool_call(raw: RawCall) -> ToolCall {
 pub(super) fn invalid_arguments(call: &ToolCall) -> Option<CallResult> {
     let raw = call.arguments.get(INVALID)?;
     let output = format!("the arguments are not a JSON object: {raw}; call {} again with valid JSON", call.tool);
-    Some(CallResult { end: CallEnd::Error, output })
+    Some(CallResult::new(CallEnd::Error, output))
 }

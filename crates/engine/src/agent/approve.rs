@@ -29,7 +29,7 @@ impl Job<'_> {
                 ApprovalState::Cancelled | ApprovalState::Pending => return Err(Cancelled),
             },
         };
-        Ok(Some(CallResult { end: CallEnd::Denied, output: why.to_owned() }))
+        Ok(Some(CallResult::new(CallEnd::Denied, why)))
     }
 
     async fn ask_person(&self, call: &ToolCall) -> Result<ApprovalState, Cancelled> {

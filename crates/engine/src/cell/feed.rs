@@ -1,14 +1,16 @@
 //! The events of one run: a ring of the newest, and followers that read it by cursor.
 //!
 //! The ring is bounded in bytes, so a reader can fall behind; it then gets one snapshot that stands for what it missed, and
-//! goes on. Nobody waits for a reader, and no reader has a queue of its own.
+//! goes on. Nobody waits for a reader, and no reader has a queue of its own. No event counts for more than a quarter of the
+//! ring: a reader is never behind because one event was large.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
-use quell_kernel::turn::TurnDraft;
+use quell_kernel::turn::{CallResult, with_ends};
 use quell_protocol::event::SnapshotCall;
-use quell_protocol::{EventKind, RunEvent};
+use quell_protocol::{CallId, EventKind, RunEvent};
 
 use super::{Cell, Progress};
 
@@ -16,6 +18,13 @@ use super::{Cell, Progress};
 const RING_BYTES: usize = 16 * 1024;
 /// What an event costs besides its text, roughly.
 const EVENT_BYTES: usize = 192;
+/// The most that one event counts for. Output of tools is cut to so many bytes. Text of the model, arguments and receipts are
+/// told whole: their run holds them anyway.
+const MOST_EVENT_BYTES: usize = RING_BYTES / 4 - EVENT_BYTES;
+/// The most that the outputs of all calls in a snapshot have together, as long as that leaves each its ends.
+const SNAPSHOT_OUTPUT: usize = 64 * 1024;
+/// What each call in a snapshot has at least, bytes.
+const LEAST_OUTPUT: usize = 256;
 
 #[derive(Default)]
 pub(super) struct Feed {
@@ -73,6 +82,21 @@ enum Next {
     Nothing,
 }
 
+/// Output of a tool as an event tells it.
+pub(super) fn cut(output: &str) -> String {
+    with_ends(output, MOST_EVENT_BYTES - 64).into_owned()
+}
+
+/// The end of a call as an event.
+pub(super) fn ended(call_id: CallId, result: &CallResult) -> EventKind {
+    let (end, code, ms) = (result.end, result.code, result.ms().unwrap_or_default());
+    EventKind::ToolEnded { call_id, end, code, output: cut(&result.output), ms }
+}
+
+pub(super) fn microseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
 fn weight(event: &RunEvent) -> usize {
     let text = match &event.kind {
         EventKind::TextDelta { text } | EventKind::ThinkingDelta { text } | EventKind::ToolOutput { text, .. } => {
@@ -86,7 +110,7 @@ fn weight(event: &RunEvent) -> usize {
         }
         _ => 64,
     };
-    EVENT_BYTES + text
+    EVENT_BYTES + text.min(MOST_EVENT_BYTES)
 }
 
 /// A reader of one run's events.
@@ -152,9 +176,14 @@ impl Follower {
     /// Stands for everything up to just before the oldest event that is kept, or up to the last event when the run is over.
     fn snapshot(&self, facts: &super::Facts) -> RunEvent {
         let oldest = facts.feed.ring.front().map_or(facts.feed.seq, |event| event.seq);
-        let (text, thinking, calls) = match &facts.draft {
-            Some(draft) => (draft.partial_text().to_owned(), draft.partial_thinking().to_owned(), calls_of(draft)),
-            None => (facts.output().unwrap_or_default(), String::new(), Vec::new()),
+        let (text, thinking) = match &facts.draft {
+            Some(draft) => (draft.partial_text().to_owned(), draft.partial_thinking().to_owned()),
+            None => (facts.output().unwrap_or_default(), String::new()),
+        };
+        let calls = match (&facts.draft, &facts.sealed) {
+            (Some(draft), _) => shown(draft.results()),
+            (None, Some(turn)) => shown(turn.results().map(|(id, tool, result)| (id, tool, Some(result)))),
+            (None, None) => Vec::new(),
         };
         // The draft holds the newest text, which the kept deltas would repeat: skip to the last event that is kept, unless
         // what is kept tells the end.
@@ -169,8 +198,19 @@ impl Follower {
     }
 }
 
-fn calls_of(draft: &TurnDraft) -> Vec<SnapshotCall> {
-    draft.calls().map(|(id, tool, end)| SnapshotCall { call_id: id.clone(), tool: tool.to_owned(), end }).collect()
+/// The calls of a run in a snapshot: the more there are, the less of the output of each.
+fn shown<'a>(calls: impl Iterator<Item = (&'a CallId, &'a str, Option<&'a CallResult>)>) -> Vec<SnapshotCall> {
+    let calls: Vec<_> = calls.collect();
+    let most = (SNAPSHOT_OUTPUT / calls.len().max(1)).clamp(LEAST_OUTPUT, MOST_EVENT_BYTES - 64);
+    let call = |(id, tool, result): (&CallId, &str, Option<&CallResult>)| SnapshotCall {
+        call_id: id.clone(),
+        tool: tool.to_owned(),
+        end: result.map(|result| result.end),
+        code: result.and_then(|result| result.code),
+        ms: result.and_then(CallResult::ms),
+        output: result.map(|result| with_ends(&result.output, most).into_owned()),
+    };
+    calls.into_iter().map(call).collect()
 }
 
 fn is_terminal(event: &RunEvent) -> bool {

@@ -3,12 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use quell_kernel::Moment;
 use quell_kernel::journal::Line;
 use quell_kernel::registry::NewRun;
 use quell_kernel::turn::{AssistantMessage, CallResult, Compaction, ToolCall, TurnDraft};
 use quell_protocol::approval::{ApprovalRow, ApprovalState};
 use quell_protocol::{CallId, EventKind, ToolOutputStream, Usage};
 
+use super::feed::{cut, ended, microseconds};
 use super::{Cell, Facts};
 use crate::clock::Clock;
 use crate::journal::Unwritten;
@@ -54,12 +56,12 @@ impl Pen {
         })
     }
 
-    /// A steered message joins the turn.
+    /// A steered message, which came at the time `came`, joins the turn.
     ///
     /// # Errors
     /// [`Sealed`] once the draft is closed.
-    pub fn add_user(&self, text: String) -> Result<(), Sealed> {
-        self.change(Line::User { text })
+    pub fn add_user(&self, text: String, came: Moment) -> Result<(), Sealed> {
+        self.change(Line::User { text, at: Some(self.0.clock.rfc3339(came)) })
     }
 
     /// The user's message is another one for the model: a hook changed it, or files came with it.
@@ -139,6 +141,7 @@ impl Pen {
         let mut facts = self.0.facts();
         facts.settle_step_usage();
         let draft = facts.draft.as_mut().ok_or(Sealed)?;
+        let message = AssistantMessage { at: Some(self.0.rfc3339_now()), ..message };
         self.0.page.write(Line::Message { message: message.clone() });
         Ok(draft.finish_message(message))
     }
@@ -190,7 +193,7 @@ impl Pen {
         let mut facts = self.0.facts();
         if facts.draft.is_some() {
             self.0.put(&mut facts, Line::Printed { call: call.clone(), text: text.to_owned() });
-            self.0.emit(&mut facts, EventKind::ToolOutput { call_id: call.clone(), stream, text: text.to_owned() });
+            self.0.emit(&mut facts, EventKind::ToolOutput { call_id: call.clone(), stream, text: cut(text) });
         }
     }
 
@@ -203,11 +206,12 @@ impl Pen {
         if facts.draft.is_none() {
             return Err(Sealed);
         }
-        let (end, output) = (result.end, result.output.clone());
+        let (took_us, at) = (Some(microseconds(took)), Some(self.0.rfc3339_now()));
+        let result = CallResult { took_us, at, ..result };
+        let event = ended(call.clone(), &result);
         self.0.put(&mut facts, Line::Finished { call: call.clone(), result });
         facts.calls.remove(call);
-        let ms = took.as_secs_f64() * 1000.0;
-        self.0.emit(&mut facts, EventKind::ToolEnded { call_id: call.clone(), end, output, ms });
+        self.0.emit(&mut facts, event);
         Ok(())
     }
 
@@ -275,6 +279,10 @@ impl Cell {
             draft.apply(&line);
         }
         self.page.write(line);
+    }
+
+    fn rfc3339_now(&self) -> String {
+        self.clock.rfc3339(self.clock.now())
     }
 }
 

@@ -324,6 +324,8 @@ fn boundary(at: String) -> HistoryMessage {
         calls: Vec::new(),
         call_id: None,
         end: None,
+        code: None,
+        ms: None,
         partial: false,
         kept: false,
         verdict: None,

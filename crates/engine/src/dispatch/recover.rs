@@ -3,7 +3,7 @@
 
 use futures_util::future::try_join_all;
 use quell_kernel::journal::{Folded, Line};
-use quell_kernel::turn::{InvalidTurn, PartialPolicy, Sealing, Turn};
+use quell_kernel::turn::{InvalidTurn, PartialPolicy, Sealing, Turn, TurnDraft};
 use quell_protocol::api::{RunResult, RunView};
 use quell_protocol::{
     HookEvent, Instant, Leftover, Receipt, ResourceKind, Rung, StopReason, Surface, TurnRecord, Usage, Verdict,
@@ -74,7 +74,8 @@ async fn seal(
 ) -> Result<SealedRun, StoreError> {
     let mut view = view_of(row);
     let (lines, recorded) = store.journal(row.id.clone()).await?;
-    let folded = Folded::of(row.id.clone(), view.text.clone(), readable(row, &lines));
+    let asked = TurnDraft::new(row.id.clone(), view.text.clone()).asked_at(view.accepted_at.clone());
+    let folded = Folded::onto(asked, readable(row, &lines));
     let begun = row.state == StoredState::Started || recorded.is_some() || folded.at_work;
     let at = clock.rfc3339(clock.now());
     let unreadable = |error: &InvalidTurn| tracing::error!(run = %row.id, %error, "the run's turn cannot be read");

@@ -142,7 +142,7 @@ impl Partial {
             Block::Text { text } => Some(Block::Text { text }),
             Block::Call(()) => calls.next().map(Block::Call),
         };
-        let message = Message { model: None, blocks: self.blocks.into_iter().filter_map(whole).collect() };
+        let message = Message { model: None, at: None, blocks: self.blocks.into_iter().filter_map(whole).collect() };
         let asks = message.calls().next().is_some();
         let finish = self.finish.unwrap_or(if asks { Finish::ToolCalls } else { Finish::Stop });
         let usage = self.usage.filter(|usage| !usage.estimated);

@@ -11,7 +11,7 @@ pub(super) fn of_answer(answer: Result<ServerResult, ServiceError>, server: &str
     match answer {
         Ok(ServerResult::CallToolResult(result)) => {
             let end = if result.is_error == Some(true) { CallEnd::Error } else { CallEnd::Ok };
-            CallResult { end, output: bounded(text(&result), limit) }
+            CallResult::new(end, bounded(text(&result), limit))
         }
         Ok(_) => error(format!("the MCP server {server} answered with something that is no result of a tool"), limit),
         Err(ServiceError::McpError(refusal)) => {
@@ -25,12 +25,12 @@ pub(super) fn of_answer(answer: Result<ServerResult, ServiceError>, server: &str
 pub(super) fn stopped(what: &str, limit: usize) -> CallResult {
     let text =
         format!("[Stopped while it ran: {what}. Side effects are possible; check before you rely on its result.]");
-    CallResult { end: CallEnd::Stopped, output: bounded(text, limit) }
+    CallResult::new(CallEnd::Stopped, bounded(text, limit))
 }
 
 /// An error for the model.
 pub(super) fn error(text: String, limit: usize) -> CallResult {
-    CallResult { end: CallEnd::Error, output: bounded(text, limit) }
+    CallResult::new(CallEnd::Error, bounded(text, limit))
 }
 
 fn text(result: &CallToolResult) -> String {
@@ -101,7 +101,7 @@ mod tests {
     #[test]
     fn text_comes_as_it_is_and_an_error_is_one() {
         let result = answer(json!({"content": [{"type": "text", "text": "no such file"}], "isError": true}));
-        assert_eq!(result, CallResult { end: CallEnd::Error, output: "no such file".to_owned() });
+        assert_eq!(result, CallResult::new(CallEnd::Error, "no such file"));
     }
 
     #[test]

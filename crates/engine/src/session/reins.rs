@@ -32,7 +32,7 @@ impl Reins for RunReins<'_> {
         let (pen, session) = (self.cell.pen(), &self.cell.run.session);
         let mut news = self.sessions.take_news(session);
         while let Some(text) = news.first().cloned() {
-            if pen.add_user(text).is_err() {
+            if pen.add_user(text, pen.clock().now()).is_err() {
                 // Forced in this very moment: the next run reads them.
                 return self.sessions.give_back_news(session, news);
             }

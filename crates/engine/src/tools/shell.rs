@@ -13,9 +13,9 @@ use serde_json::Value;
 
 use super::arguments::{self, Arguments};
 use super::background::NotStarted;
-use super::{ToolOutput, Workbench};
+use super::{ToolOutput, Workbench, text};
 use crate::llm::ToolSpec;
-use crate::proc::{CommandSpec, ProcessEnd, ProcessHow, ProcessStop, RUN_ID_VARIABLE, SpawnError};
+use crate::proc::{CapturedOutput, CommandSpec, ProcessEnd, ProcessHow, ProcessStop, RUN_ID_VARIABLE, SpawnError};
 use crate::scope::{Cancelled, Point};
 
 /// Arguments of `shell`.
@@ -37,6 +37,8 @@ pub(super) struct ShellArgs {
 
 /// The tool's name.
 pub(super) const NAME: &str = "shell";
+/// Room for the line that says how much of an output is missing, bytes.
+const DROPPED_LINE: usize = 64;
 
 impl Arguments for ShellArgs {
     const NAME: &'static str = NAME;
@@ -69,7 +71,10 @@ pub(super) async fn call(given: &Value, cx: &mut Workbench<'_>) -> Result<ToolOu
         return start(&command, cx);
     }
     match cx.wardens.run(&command, cx.scope, cx.sink).await {
-        Ok(end) => Ok(ToolOutput { end: call_end(&end), text: describe(&end, timeout_s) }),
+        Ok(end) => {
+            let text = describe(&end, timeout_s, cx.output_limit);
+            Ok(ToolOutput { end: call_end(&end), code: end.code, text })
+        }
         Err(SpawnError::Cancelled(_)) => Err(Cancelled),
         Err(error) => Ok(ToolOutput::error(refusal(&error))),
     }
@@ -132,14 +137,36 @@ fn call_end(end: &ProcessEnd) -> CallEnd {
     }
 }
 
-/// What the model reads: the output first, then how it ended.
-fn describe(end: &ProcessEnd, timeout_s: Option<f64>) -> String {
-    let mut text = end.output.text();
+/// What the model reads, in at most `limit` bytes: the output first, then how it ended. Of a long output the middle gives way,
+/// never the end.
+fn describe(end: &ProcessEnd, timeout_s: Option<f64>, limit: usize) -> String {
+    let verdict = in_brackets(end, timeout_s);
+    let mut text = shortened(&end.output, limit.saturating_sub(verdict.len() + 1));
     if !text.is_empty() && !text.ends_with('\n') {
         text.push('\n');
     }
+    text + &verdict
+}
+
+/// Both ends of an output with a line between them that says what is missing, in at most `limit` bytes.
+fn shortened(output: &CapturedOutput, limit: usize) -> String {
+    let text = output.text();
+    if text.len() <= limit {
+        return text;
+    }
+    let all = format!("{}{}", output.head, output.tail);
+    // The head is cut at its own end: what follows it was dropped.
+    let half = limit.saturating_sub(DROPPED_LINE) / 2;
+    let head = text::cut(&output.head, half);
+    let tail = &all[all.ceil_char_boundary(all.len() - half.min(all.len() - head.len()))..];
+    let dropped = output.dropped + u64::try_from(all.len() - head.len() - tail.len()).unwrap_or(u64::MAX);
+    CapturedOutput { head: head.to_owned(), tail: tail.to_owned(), dropped }.text()
+}
+
+/// How it ended, and what became of what it left.
+fn in_brackets(end: &ProcessEnd, timeout_s: Option<f64>) -> String {
     // Writing to a string cannot fail.
-    let _ = write!(text, "[{}", verdict(end, timeout_s));
+    let mut text = format!("[{}", verdict(end, timeout_s));
     if end.left_behind > 0 {
         let _ = write!(
             text,

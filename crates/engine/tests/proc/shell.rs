@@ -75,24 +75,36 @@ impl OutputSink for Seen {
 }
 
 #[rstest]
-#[case::success("printf done", CallEnd::Ok, "done\n[exit code 0]")]
-#[case::silent("true", CallEnd::Ok, "[exit code 0]")]
-#[case::failure("echo no >&2; exit 2", CallEnd::Error, "no\n[exit code 2]")]
-#[case::signal("kill -SEGV $$", CallEnd::Error, "[ended by signal 11]")]
-#[case::invalid_utf8(r"printf '\377'", CallEnd::Ok, "\u{fffd}\n[exit code 0]")]
-#[case::run_id("test -n \"$QUELL_RUN_ID\" && test -z \"$HOME\"", CallEnd::Ok, "[exit code 0]")]
+#[case::success("printf done", Some(0), "done\n[exit code 0]")]
+#[case::silent("true", Some(0), "[exit code 0]")]
+#[case::failure("echo no >&2; exit 2", Some(2), "no\n[exit code 2]")]
+#[case::signal("kill -SEGV $$", None, "[ended by signal 11]")]
+#[case::invalid_utf8(r"printf '\377'", Some(0), "\u{fffd}\n[exit code 0]")]
+#[case::run_id("test -n \"$QUELL_RUN_ID\" && test -z \"$HOME\"", Some(0), "[exit code 0]")]
 #[tokio::test]
-async fn the_model_reads_output_and_end(#[case] command: &str, #[case] end: CallEnd, #[case] text: &str) {
+async fn the_model_reads_output_and_end(#[case] command: &str, #[case] code: Option<i32>, #[case] text: &str) {
     let (bench, workdir) = (Bench::new().await, tempfile::tempdir().unwrap());
     let output = call(&bench, workdir.path(), args(command)).await;
-    assert_eq!(output, ToolOutput { end, text: text.to_owned() });
+    let end = if code == Some(0) { CallEnd::Ok } else { CallEnd::Error };
+    assert_eq!(output, ToolOutput { end, code, text: text.to_owned() });
 }
 
 #[tokio::test]
 async fn too_much_output_is_counted() {
     let (bench, workdir) = (Bench::new().await, tempfile::tempdir().unwrap());
     let output = call(&bench, workdir.path(), args("yes | head -c 3000")).await;
-    assert!(output.text.contains("\n[... 2000 bytes of output dropped ...]\n"), "{}", output.text);
+    let kept = output.text.matches('y').count() * 2;
+    let dropped = output.text.split_once("[... ").and_then(|(_, rest)| rest.split_once(" bytes of output dropped"));
+    let dropped: usize = dropped.unwrap().0.parse().unwrap();
+    assert!(kept.abs_diff(3000 - dropped) <= 2, "{}", output.text);
+    assert!(output.text.len() <= 1000 && kept > 800, "{}", output.text);
+}
+
+#[tokio::test]
+async fn the_end_of_a_command_outlives_a_flood_of_output() {
+    let (bench, workdir) = (Bench::new().await, tempfile::tempdir().unwrap());
+    let output = call(&bench, workdir.path(), args("seq 1 4000; exit 3")).await;
+    assert!(output.text.ends_with("\n4000\n[exit code 3]"), "{}", output.text);
 }
 
 #[tokio::test]
@@ -110,7 +122,7 @@ async fn a_timeout_names_its_seconds() {
     let (bench, workdir) = (Bench::new().await, tempfile::tempdir().unwrap());
     let output = call(&bench, workdir.path(), with(args("echo begun; sleep 1000"), "timeout_s", 0.2)).await;
     let expected = "begun\n[timed out after 0.2 s, ended by SIGTERM; it may have had effects already]";
-    assert_eq!(output, ToolOutput { end: CallEnd::Error, text: expected.to_owned() });
+    assert_eq!(output, ToolOutput { end: CallEnd::Error, code: output.code, text: expected.to_owned() });
 }
 
 #[rstest]
@@ -126,7 +138,7 @@ async fn a_stopped_command_keeps_its_output(#[case] level: StopLevel, #[case] ex
     };
     let called = call_watched(&bench, workdir.path(), args("echo begun; sleep 1000"), seen);
     let (output, ()) = tokio::join!(called, stop);
-    assert_eq!(output, ToolOutput { end: CallEnd::Stopped, text: expected.to_owned() });
+    assert_eq!(output, ToolOutput { end: CallEnd::Stopped, code: output.code, text: expected.to_owned() });
 }
 
 #[tokio::test]

@@ -74,7 +74,7 @@ fn a_call_that_prints_for_ever_has_one_row() {
     assert!(text.starts_with("0.0 ") && text.contains("bytes left out") && text.contains("999.19 "), "{text}");
     assert!(text.len() < 17 * 1024, "{}", text.len());
     waiting.push(Line::Printed { call: call.clone(), text: "and nothing more".to_owned() });
-    let result = CallResult { end: CallEnd::Ok, output: "all of it".to_owned() };
+    let result = CallResult::new(CallEnd::Ok, "all of it");
     waiting.push(Line::Finished { call, result: result.clone() });
     rows.extend(waiting.take());
     assert_eq!(rows.len(), 2, "the result stands beside what was printed: {rows:?}");
@@ -123,7 +123,7 @@ fn lines_that_version_1_wrote_stay_readable() {
     let (verdict, _) = folded.ending.unwrap();
     let turn = crate::turn::sample::seal(folded.draft, &verdict, PartialPolicy::Discard);
     let call = CallId::parse("c1").unwrap();
-    assert_eq!(turn.result_of(&call), Some(&CallResult { end: CallEnd::Ok, output: "412 files".into() }));
+    assert_eq!(turn.result_of(&call), Some(&CallResult::new(CallEnd::Ok, "412 files")));
     assert!(turn.result_of(&CallId::parse("c2").unwrap()).unwrap().output.ends_with("syncing disk 1\n"));
     assert_eq!(turn.partial().map(|partial| partial.text.as_str()), None);
     assert_eq!(turn.compaction().map(|compaction| compaction.kept), Some(2));
@@ -134,5 +134,5 @@ fn a_call_waits_for_its_line_and_text_does_not() {
     let call = ToolCall::from_wire("c1", "shell", json!({}));
     assert_eq!(Line::Began { call: call.id }.patience(), Duration::ZERO);
     assert_eq!(Line::Text { text: String::new() }.patience(), TEXT_WAITS);
-    assert!(Line::Step { step: 1 }.patience() > Line::User { text: String::new() }.patience());
+    assert!(Line::Step { step: 1 }.patience() > Line::User { text: String::new(), at: None }.patience());
 }

@@ -55,7 +55,7 @@ impl Compaction {
 fn said(turns: &[Arc<Turn>]) -> impl Iterator<Item = (&'static str, Cow<'_, str>)> {
     let items = turns.iter().rev().filter(|turn| !turn.is_left_out()).flat_map(|turn| turn.items().iter().rev());
     let words = items.map(|item| match item {
-        Item::User { text } => ("User", Cow::Borrowed(text.as_str())),
+        Item::User { text, .. } => ("User", Cow::Borrowed(text.as_str())),
         Item::Assistant(message) => ("Assistant", Cow::Owned(message.text())),
     });
     words.filter(|(_, text)| !blank(text))

@@ -21,7 +21,7 @@ pub struct TurnDraft {
 
 #[derive(Debug, Clone, PartialEq)]
 enum Entry {
-    User(String),
+    User { text: String, at: Option<String> },
     Message(Message<DraftCall>),
 }
 
@@ -29,6 +29,8 @@ enum Entry {
 struct DraftCall {
     call: ToolCall,
     state: CallState,
+    /// How long it had run when it was cut off, in microseconds.
+    ran_us: Option<u64>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -52,7 +54,17 @@ impl TurnDraft {
     #[must_use]
     pub fn new(run: RunId, user: String) -> Self {
         let (partial_text, partial_thinking) = (String::new(), String::new());
-        Self { run, compaction: None, entries: vec![Entry::User(user)], partial_text, partial_thinking }
+        let entries = vec![Entry::User { text: user, at: None }];
+        Self { run, compaction: None, entries, partial_text, partial_thinking }
+    }
+
+    /// The same turn, whose first message came at this time, RFC 3339.
+    #[must_use]
+    pub fn asked_at(mut self, came: String) -> Self {
+        if let Some(Entry::User { at, .. }) = self.entries.first_mut() {
+            *at = Some(came);
+        }
+        self
     }
 
     /// The run at work.
@@ -101,14 +113,14 @@ impl TurnDraft {
         Cow::Owned(draft)
     }
 
-    /// Adds a steered message.
-    pub fn add_user(&mut self, text: String) {
-        self.entries.push(Entry::User(text));
+    /// Adds a steered message that came at this time, RFC 3339.
+    pub fn add_user(&mut self, text: String, at: Option<String>) {
+        self.entries.push(Entry::User { text, at });
     }
 
     /// Puts another text in the place of the message that the turn began with.
     pub fn ask_instead(&mut self, text: String) {
-        if let Some(Entry::User(asked)) = self.entries.first_mut() {
+        if let Some(Entry::User { text: asked, .. }) = self.entries.first_mut() {
             *asked = text;
         }
     }
@@ -162,7 +174,7 @@ impl TurnDraft {
         let message = self.with_own_ids(message);
         let calls = message.calls().cloned().collect();
         if message.says_something() {
-            let open = |call| DraftCall { call, state: CallState::Waiting };
+            let open = |call| DraftCall { call, state: CallState::Waiting, ran_us: None };
             self.entries.push(Entry::Message(message.map_calls(open)));
         }
         calls
@@ -193,15 +205,27 @@ impl TurnDraft {
         }
     }
 
+    /// An open call is about to be cut off, so many microseconds after it began.
+    pub fn cut_off(&mut self, id: &CallId, ran_us: u64) {
+        if let Some(call) = self.call(id) {
+            call.ran_us = Some(ran_us);
+        }
+    }
+
+    /// All calls in order: id, tool, and its result if it has one.
+    pub fn results(&self) -> impl Iterator<Item = (&CallId, &str, Option<&CallResult>)> {
+        self.all_calls().map(|call| {
+            let result = match &call.state {
+                CallState::Waiting | CallState::Running(_) => None,
+                CallState::Done(result) => Some(result),
+            };
+            (&call.call.id, call.call.tool.as_str(), result)
+        })
+    }
+
     /// All calls in order: id, tool, and how it ended if it has.
     pub fn calls(&self) -> impl Iterator<Item = (&CallId, &str, Option<CallEnd>)> {
-        self.all_calls().map(|call| {
-            let end = match &call.state {
-                CallState::Waiting | CallState::Running(_) => None,
-                CallState::Done(result) => Some(result.end),
-            };
-            (&call.call.id, call.call.tool.as_str(), end)
-        })
+        self.results().map(|(id, tool, result)| (id, tool, result.map(|result| result.end)))
     }
 
     /// True once the model produced anything.
@@ -225,7 +249,7 @@ impl TurnDraft {
     /// What the user said in it, in order.
     pub(crate) fn said(&self) -> impl Iterator<Item = &str> {
         self.entries.iter().filter_map(|entry| match entry {
-            Entry::User(text) => Some(text.as_str()),
+            Entry::User { text, .. } => Some(text.as_str()),
             Entry::Message(_) => None,
         })
     }
@@ -233,7 +257,7 @@ impl TurnDraft {
     /// The draft as the next model call sees it: what streams is not said yet, and a call without a result says so.
     pub(crate) fn as_sent(&self) -> Vec<Item> {
         self.items(|_| AnsweredAs {
-            result: CallResult { end: CallEnd::NotStarted, output: "[This call has no result yet.]".into() },
+            result: CallResult::new(CallEnd::NotStarted, "[This call has no result yet.]"),
             synthetic: None,
         })
     }
@@ -241,7 +265,7 @@ impl TurnDraft {
     /// Everything complete, with an answer made up for each open call.
     pub(super) fn items(&self, answer: impl Fn(&OpenCall<'_>) -> AnsweredAs) -> Vec<Item> {
         let mut ordinal = 0;
-        let mut close = |DraftCall { call, state }| {
+        let mut close = |DraftCall { call, state, ran_us }| {
             let output = match &state {
                 CallState::Waiting => None,
                 CallState::Running(output) => Some(output),
@@ -252,10 +276,10 @@ impl TurnDraft {
             };
             let AnsweredAs { result, synthetic } = answer(&OpenCall { id: &call.id, ordinal, output });
             ordinal += 1;
-            AnsweredCall { call, result, synthetic }
+            AnsweredCall { call, result: CallResult { took_us: ran_us, ..result }, synthetic }
         };
         let item = |entry: &Entry| match entry {
-            Entry::User(text) => Item::User { text: text.clone() },
+            Entry::User { text, at } => Item::User { text: text.clone(), at: at.clone() },
             Entry::Message(message) => {
                 let mut message = message.clone();
                 message.blocks.retain(|block| !matches!(block, Block::Thinking(thinking) if !thinking.is_returnable()));
@@ -268,7 +292,7 @@ impl TurnDraft {
     fn messages(&self) -> impl DoubleEndedIterator<Item = &Message<DraftCall>> {
         self.entries.iter().filter_map(|entry| match entry {
             Entry::Message(message) => Some(message),
-            Entry::User(_) => None,
+            Entry::User { .. } => None,
         })
     }
 
@@ -302,7 +326,7 @@ impl Entry {
     fn message_mut(&mut self) -> Option<&mut Message<DraftCall>> {
         match self {
             Self::Message(message) => Some(message),
-            Self::User(_) => None,
+            Self::User { .. } => None,
         }
     }
 }

@@ -11,10 +11,11 @@ impl Turn {
         let mut messages = Vec::new();
         for item in &self.items {
             match item {
-                Item::User { text } => messages.push(self.message("user", text)),
+                Item::User { text, at } => messages.push(self.message_at("user", text, at.as_ref())),
                 Item::Assistant(said) => {
                     let calls = said.calls().map(made).collect();
-                    messages.push(HistoryMessage { calls, ..self.message("assistant", &said.text()) });
+                    let message = self.message_at("assistant", &said.text(), said.at.as_ref());
+                    messages.push(HistoryMessage { calls, ..message });
                     messages.extend(said.calls().map(|call| self.result(call)));
                 }
             }
@@ -28,14 +29,21 @@ impl Turn {
     }
 
     fn message(&self, role: &str, text: &str) -> HistoryMessage {
+        self.message_at(role, text, None)
+    }
+
+    /// Where nobody wrote down when it came, it came before the turn was sealed.
+    fn message_at(&self, role: &str, text: &str, at: Option<&String>) -> HistoryMessage {
         HistoryMessage {
             run_id: Some(self.run_id.clone()),
             role: role.into(),
             text: text.into(),
-            at: self.sealed_at.clone(),
+            at: at.unwrap_or(&self.sealed_at).clone(),
             calls: Vec::new(),
             call_id: None,
             end: None,
+            code: None,
+            ms: None,
             partial: false,
             kept: false,
             verdict: None,
@@ -43,8 +51,9 @@ impl Turn {
     }
 
     fn result(&self, call: &AnsweredCall) -> HistoryMessage {
-        let (call_id, end) = (Some(call.call.id.to_string()), Some(call.result.end));
-        HistoryMessage { call_id, end, ..self.message("tool", &call.result.output) }
+        let (AnsweredCall { call, result, .. }, end) = (call, Some(call.result.end));
+        let message = self.message_at("tool", &result.output, result.at.as_ref());
+        HistoryMessage { call_id: Some(call.id.to_string()), end, code: result.code, ms: result.ms(), ..message }
     }
 
     /// What had streamed, and whether the model reads it too.

@@ -12,6 +12,9 @@ pub struct Message<C> {
     /// Full name of the model that said it; none where nobody wrote it down.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
+    /// RFC 3339: when it was complete.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at: Option<String>,
     /// Its blocks, in order.
     pub blocks: Vec<Block<C>>,
 }
@@ -36,6 +39,8 @@ pub enum Block<C> {
 struct Stored<C> {
     #[serde(default)]
     model: Option<String>,
+    #[serde(default)]
+    at: Option<String>,
     #[serde(default = "Vec::new")]
     blocks: Vec<Block<C>>,
     #[serde(default)]
@@ -47,14 +52,14 @@ struct Stored<C> {
 }
 
 impl<C> From<Stored<C>> for Message<C> {
-    fn from(Stored { model, blocks, text, thinking, calls }: Stored<C>) -> Self {
-        if blocks.is_empty() { Self::new(thinking, text, calls) } else { Self { model, blocks } }
+    fn from(Stored { model, at, blocks, text, thinking, calls }: Stored<C>) -> Self {
+        if blocks.is_empty() { Self::new(thinking, text, calls) } else { Self { model, at, blocks } }
     }
 }
 
 impl<C> Default for Message<C> {
     fn default() -> Self {
-        Self { model: None, blocks: Vec::new() }
+        Self { model: None, at: None, blocks: Vec::new() }
     }
 }
 
@@ -65,7 +70,8 @@ impl<C> Message<C> {
         let text = Some(text.into()).filter(|text| !text.is_empty());
         let thinking = thinking.into_iter().map(Block::Thinking);
         let text = text.into_iter().map(|text| Block::Text { text });
-        Self { model: None, blocks: thinking.chain(text).chain(calls.into_iter().map(Block::Call)).collect() }
+        let blocks = thinking.chain(text).chain(calls.into_iter().map(Block::Call)).collect();
+        Self { model: None, at: None, blocks }
     }
 
     /// All its visible text, as it streamed.
@@ -115,7 +121,7 @@ impl<C> Message<C> {
             Block::Text { text } => Block::Text { text },
             Block::Call(call) => Block::Call(map(call)),
         };
-        Message { model: self.model, blocks: self.blocks.into_iter().map(block).collect() }
+        Message { model: self.model, at: self.at, blocks: self.blocks.into_iter().map(block).collect() }
     }
 
     /// About how many bytes a model reads of it.

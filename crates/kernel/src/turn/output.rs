@@ -1,5 +1,7 @@
 //! The output of a call while it runs, bounded: its head and its tail are kept, what lies between is counted.
 
+use std::borrow::Cow;
+
 /// Bytes kept of either end.
 const END: usize = 8 * 1024;
 
@@ -47,6 +49,16 @@ impl Clipped {
             dropped => format!("{}\n[... {dropped} bytes left out ...]\n{tail}", self.head),
         }
     }
+}
+
+/// A text in about `most` bytes: a longer one as both its ends, with a line between them that says how much is left out.
+#[must_use]
+pub fn with_ends(text: &str, most: usize) -> Cow<'_, str> {
+    if text.len() <= most {
+        return Cow::Borrowed(text);
+    }
+    let (head, tail) = (text.floor_char_boundary(most / 2), last(text, most / 2));
+    Cow::Owned(format!("{}\n[... {} bytes left out ...]\n{}", &text[..head], tail - head, &text[tail..]))
 }
 
 /// Bytes kept of either end of a result that has to make room.

@@ -105,7 +105,7 @@ fn nth(draft: &TurnDraft, nth: usize) -> Option<CallId> {
 /// What a step writes into the journal.
 fn line(draft: &TurnDraft, step: &Step) -> Option<Line> {
     Some(match step.clone() {
-        Step::User(text) => Line::User { text },
+        Step::User(text) => Line::User { text, at: None },
         Step::StreamText(text) => Line::Text { text },
         Step::StreamThinking(text) => Line::Thinking { text },
         Step::DropPartial => return None,
@@ -119,7 +119,7 @@ fn line(draft: &TurnDraft, step: &Step) -> Option<Line> {
 
 fn apply(draft: &mut TurnDraft, step: &Step) {
     match step {
-        Step::User(text) => draft.add_user(text.clone()),
+        Step::User(text) => draft.add_user(text.clone(), None),
         Step::StreamText(text) => draft.push_text(text),
         Step::StreamThinking(text) => draft.push_thinking(text),
         Step::DropPartial => draft.drop_partial(),
@@ -199,7 +199,7 @@ fn message() -> impl Strategy<Value = AssistantMessage> {
     ];
     let blocks = proptest::collection::vec(block, 0..7);
     let model = prop_oneof![Just(None), Just(Some(READER)), Just(Some("other/model"))];
-    (model, blocks).prop_map(|(model, blocks)| AssistantMessage { model: model.map(Into::into), blocks })
+    (model, blocks).prop_map(|(model, blocks)| AssistantMessage { model: model.map(Into::into), at: None, blocks })
 }
 
 fn result() -> impl Strategy<Value = CallResult> {
@@ -210,7 +210,7 @@ fn result() -> impl Strategy<Value = CallResult> {
         Just(CallEnd::NotStarted),
         Just(CallEnd::Denied)
     ];
-    (end, text()).prop_map(|(end, output)| CallResult { end, output })
+    (end, text()).prop_map(|(end, output)| CallResult::new(end, output))
 }
 
 fn step() -> impl Strategy<Value = Step> {

@@ -3,6 +3,7 @@
 mod properties;
 mod storing;
 
+use quell_protocol::api::HistoryMessage;
 use quell_protocol::{By, CallEnd, CallId, Principal, StopReason, Surface, Verdict};
 use rstest::rstest;
 use serde_json::json;
@@ -25,7 +26,7 @@ fn says(text: &str) -> AssistantMessage {
 }
 
 fn done(output: &str) -> CallResult {
-    CallResult { end: CallEnd::Ok, output: output.into() }
+    CallResult::new(CallEnd::Ok, output)
 }
 
 fn stopped(draft: TurnDraft) -> Turn {
@@ -35,6 +36,32 @@ fn stopped(draft: TurnDraft) -> Turn {
 fn answers(turn: &Turn) -> Vec<(CallEnd, &str, bool)> {
     let answer = |call: &'_ AnsweredCall| call.synthetic.is_some();
     turn.answered().map(|call| (call.result.end, call.result.output.as_str(), answer(call))).collect()
+}
+
+#[test]
+fn messages_carry_the_time_at_which_they_came() {
+    let mut draft = draft().asked_at("09:00".into());
+    let message = AssistantMessage { at: Some("09:01".into()), ..calls(&["a", "b"]) };
+    let made = draft.finish_message(message);
+    let result = CallResult { at: Some("09:02".into()), code: Some(0), took_us: Some(1500), ..done("README.md") };
+    draft.finish_call(&made[0].id, result);
+    draft.begin_call(&made[1].id);
+    draft.add_user("and hurry".into(), Some("09:03".into()));
+    draft.cut_off(&made[1].id, 2500);
+    let turn = Turn::from_stored(&stopped(draft).to_stored()).unwrap();
+    let shown = |message: &HistoryMessage| (message.role.clone(), message.at.clone(), message.code, message.ms);
+    let history: Vec<_> = turn.history().iter().map(shown).collect();
+    let sealed = turn.sealed_at().to_owned();
+    let row = |role: &str, at: &str, code, ms| (role.to_owned(), at.to_owned(), code, ms);
+    let expected = [
+        row("user", "09:00", None, None),
+        row("assistant", "09:01", None, None),
+        row("tool", "09:02", Some(0), Some(1.5)),
+        row("tool", &sealed, None, Some(2.5)),
+        row("user", "09:03", None, None),
+        row("note", &sealed, None, None),
+    ];
+    assert_eq!(history, expected);
 }
 
 #[test]
@@ -104,7 +131,7 @@ fn a_cut_message_is_kept_beside_the_items() {
     draft.push_text("re");
     assert_eq!((draft.partial_text(), draft.partial_thinking()), ("The files are", "hmm"));
     let turn = stopped(draft);
-    assert_eq!(turn.items(), [Item::User { text: "list the files".into() }]);
+    assert_eq!(turn.items(), [Item::User { text: "list the files".into(), at: None }]);
     let partial = turn.partial().unwrap();
     assert_eq!((partial.text.as_str(), partial.thinking.as_str()), ("The files are", "hmm"));
 }
@@ -185,10 +212,10 @@ fn a_failure_has_its_own_words_and_none_of_its_error() {
 #[test]
 fn a_superseded_run_that_produced_nothing_leaves_only_what_was_said() {
     let mut silent = draft();
-    silent.add_user("and hurry".into());
+    silent.add_user("and hurry".into(), None);
     let superseded = aborted(StopReason::Superseded);
     let turn = seal(silent, &superseded, PartialPolicy::Keep);
-    let said = ["list the files", "and hurry"].map(|text| Item::User { text: text.into() });
+    let said = ["list the files", "and hurry"].map(|text| Item::User { text: text.into(), at: None });
     assert_eq!((turn.items(), turn.partial(), turn.note()), (said.as_slice(), None, None));
 
     let mut begun = draft();

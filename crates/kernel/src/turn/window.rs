@@ -49,7 +49,7 @@ impl Turn {
             message.text().chars().count() + message.calls().map(of_call).sum::<usize>()
         };
         let items = self.items().iter().map(|item| match item {
-            Item::User { text } => text.chars().count(),
+            Item::User { text, .. } => text.chars().count(),
             Item::Assistant(message) => of_message(message),
         });
         items.sum::<usize>() + self.note().map_or(0, |note| note.chars().count())

@@ -65,7 +65,7 @@ fn interrupted(run: &str) -> TurnDraft {
     let calls = asks(&["a", "b"]).calls().cloned().collect();
     let made = turn.finish_message(own(AssistantMessage::new(thinking, "I look.", calls)));
     turn.begin_call(&made[0].id);
-    turn.finish_call(&made[0].id, CallResult { end: CallEnd::Ok, output: "x.txt".into() });
+    turn.finish_call(&made[0].id, CallResult::new(CallEnd::Ok, "x.txt"));
     turn
 }
 
@@ -163,7 +163,7 @@ fn the_same_provider_ids_in_two_turns_become_distinct_and_stay_so() {
     let turn = |run: &str| {
         let mut turn = draft(run, "look");
         let made = turn.finish_message(asks(&["call_0"]));
-        turn.finish_call(&made[0].id, CallResult { end: CallEnd::Ok, output: "x".into() });
+        turn.finish_call(&made[0].id, CallResult::new(CallEnd::Ok, "x"));
         turn
     };
     let first = stop(turn("run-1"), PartialPolicy::Discard);
@@ -190,7 +190,7 @@ fn what_models_make_up_is_put_into_words_that_providers_take() {
         call("c", &"long".repeat(50), json!([1])),
     ];
     let made = odd.finish_message(AssistantMessage::new(Vec::new(), "", calls));
-    odd.finish_call(&made[0].id, CallResult { end: CallEnd::Ok, output: " \n".into() });
+    odd.finish_call(&made[0].id, CallResult::new(CallEnd::Ok, " \n"));
     let messages = anthropic(&[], Some(&odd));
     let calls = &messages[1]["content"];
     assert_eq!(
@@ -219,11 +219,11 @@ fn the_last_word_is_never_the_models_own() {
 #[test]
 fn messages_of_one_side_in_a_row_become_one() {
     let mut turn = draft("run-1", "one");
-    turn.add_user("two".into());
+    turn.add_user("two".into(), None);
     turn.finish_message(says("three"));
     let calls = asks(&["a"]).calls().cloned().collect();
     turn.finish_message(own(AssistantMessage::new(vec![proved("hmm")], "", calls)));
-    turn.add_user("four".into());
+    turn.add_user("four".into(), None);
     let turns = [stop(turn, PartialPolicy::Discard)];
     let messages = openai(&turns, None);
     assert_eq!(messages[0]["content"], "one\n\ntwo");
@@ -251,7 +251,7 @@ fn reasoning_between_two_calls_goes_back_between_them() {
         thinks("end"),
     ];
     let mut turn = draft("run-1", "look");
-    turn.finish_message(own(AssistantMessage { model: None, blocks }));
+    turn.finish_message(own(AssistantMessage { model: None, at: None, blocks }));
     let messages = anthropic(&[], Some(&turn));
     let told = |block: &Value| {
         let words = ["thinking", "text", "id"].map(|field| block[field].as_str());
@@ -290,7 +290,7 @@ fn open_reasoning_goes_back_with_its_calls_to_its_own_model_alone() {
         let of_model = |message| AssistantMessage { model: Some(model.into()), ..message };
         let mut turn = draft("run-1", "look");
         let made = turn.finish_message(of_model(AssistantMessage::new(thinks(), "I look.", calls())));
-        turn.finish_call(&made[0].id, CallResult { end: CallEnd::Ok, output: "x.txt".into() });
+        turn.finish_call(&made[0].id, CallResult::new(CallEnd::Ok, "x.txt"));
         turn.finish_message(of_model(AssistantMessage::new(thinks(), "There.", Vec::new())));
         let at_work = openai(&[], Some(&turn));
         let foreign = anthropic(&[], Some(&turn));

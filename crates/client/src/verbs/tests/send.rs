@@ -24,7 +24,7 @@ fn tool(seq: u64, id: &str, command: &str) -> Piece {
 }
 
 fn tool_over(seq: u64, id: &str, end: CallEnd, ms: f64) -> Piece {
-    event(seq, EventKind::ToolEnded { call_id: CallId::parse(id).unwrap(), end, output: "x".into(), ms })
+    event(seq, EventKind::ToolEnded { call_id: CallId::parse(id).unwrap(), end, code: None, output: "x".into(), ms })
 }
 
 fn step(seq: u64, step: u32) -> Piece {

@@ -12,8 +12,8 @@ use crate::turn::{Block, Message, NEWS, TurnDraft};
 /// The turn of these messages and this answer.
 fn turn(messages: &[&str], answer: &str) -> TurnDraft {
     let mut draft = TurnDraft::new(RunId::parse("r").unwrap(), messages[0].to_owned());
-    messages[1..].iter().for_each(|text| draft.add_user((*text).to_owned()));
-    draft.finish_message(Message { model: None, blocks: vec![Block::Text { text: answer.to_owned() }] });
+    messages[1..].iter().for_each(|text| draft.add_user((*text).to_owned(), None));
+    draft.finish_message(Message { model: None, at: None, blocks: vec![Block::Text { text: answer.to_owned() }] });
     draft
 }
 

@@ -20,7 +20,7 @@ proptest! {
     fn what_was_said_stays(end in ended()) {
         let turn = end.turn("run-1");
         let heard: Vec<&str> = turn.items().iter().filter_map(|item| match item {
-            Item::User { text } => Some(text.as_str()),
+            Item::User { text, .. } => Some(text.as_str()),
             Item::Assistant(_) => None,
         }).collect();
         prop_assert_eq!(heard, end.story.said());

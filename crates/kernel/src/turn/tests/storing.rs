@@ -42,8 +42,8 @@ fn version_2_is_what_sealing_writes() {
         model: Some("anthropic/claude".into()),
         ..AssistantMessage::new(thinking, "I copy first.", calls)
     });
-    draft.add_user("not the raw ones".into());
-    draft.finish_call(&made[0].id, CallResult { end: quell_protocol::CallEnd::Ok, output: "412 files".into() });
+    draft.add_user("not the raw ones".into(), None);
+    draft.finish_call(&made[0].id, CallResult::new(quell_protocol::CallEnd::Ok, "412 files"));
     draft.append_output(&made[1].id, "syncing disk 1\n");
     draft.push_text("The backup is half");
     draft.push_thinking("So far");

@@ -146,7 +146,7 @@ fn a_turn_whose_pictures_a_model_did_not_take_leaves_what_it_sees() {
     }
     assert_eq!(turns[1].size(), 0);
     let kept = turns[1].items();
-    assert_eq!(kept, [Item::User { text: "bad [IMAGE:/b]".into() }], "the record keeps it");
+    assert_eq!(kept, [Item::User { text: "bad [IMAGE:/b]".into(), at: None }], "the record keeps it");
 }
 
 /// The next model does not see, or the provider has changed its mind: without this no later message would ever be answered.

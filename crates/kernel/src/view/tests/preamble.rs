@@ -72,7 +72,7 @@ proptest! {
         let [openai, anthropic] = with(&turns, &draft, Some(BLOCK));
         let calls = draft.finish_message(AssistantMessage::new(Vec::new(), answer, vec![ToolCall::from_wire("c", "ls", json!({}))]));
         draft.begin_call(&calls[0].id);
-        draft.finish_call(&calls[0].id, CallResult { end: CallEnd::Ok, output: "x.txt".into() });
+        draft.finish_call(&calls[0].id, CallResult::new(CallEnd::Ok, "x.txt"));
         let [later_openai, later_anthropic] = with(&turns, &draft, Some(BLOCK));
         prop_assert_eq!(&later_openai[..openai.len()], &openai[..]);
         prop_assert_eq!(&later_anthropic[..anthropic.len()], &anthropic[..]);
