@@ -8,6 +8,7 @@ mod tests;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus, Stdio};
 use std::sync::Arc;
@@ -47,6 +48,7 @@ const FOREIGN: &[&str] = &[
 pub struct Home {
     folder: Arc<TempDir>,
     environment: Vec<(String, String)>,
+    user: Option<u32>,
 }
 
 impl Home {
@@ -62,7 +64,7 @@ impl Home {
             Ok(folder)
         });
         match made {
-            Ok(folder) => Self { folder: Arc::new(folder), environment: Vec::new() },
+            Ok(folder) => Self { folder: Arc::new(folder), environment: Vec::new(), user: None },
             Err(error) => panic!("no home for a daemon: {error}"),
         }
     }
@@ -72,6 +74,28 @@ impl Home {
     pub fn env(mut self, name: &str, value: &str) -> Self {
         self.environment.push((name.into(), value.into()));
         self
+    }
+
+    /// Gives all of it to another user, as whom daemons are started from now on, with no right beyond that.
+    ///
+    /// # Panics
+    /// When this process may not do that: it takes root.
+    #[must_use]
+    pub fn of_user(mut self, user: u32) -> Self {
+        let paths = [self.folder.path().to_owned(), self.data(), self.config()];
+        for path in paths {
+            if let Err(error) = std::os::unix::fs::chown(&path, Some(user), Some(user)) {
+                panic!("{} cannot be given to user {user}: {error}", path.display());
+            }
+        }
+        self.user = Some(user);
+        self
+    }
+
+    /// The directory around everything.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
     }
 
     /// The data directory.
@@ -102,6 +126,9 @@ impl Home {
         }
         command.env("QUELL_HOME", self.data()).envs(self.environment.iter().map(|(n, v)| (n, v)));
         command.current_dir(self.folder.path());
+        if let Some(user) = self.user {
+            command.uid(user).gid(user).env("HOME", self.folder.path());
+        }
         command
     }
 

@@ -9,6 +9,7 @@ pub mod commands;
 pub mod daemon;
 pub mod gateway;
 pub mod history;
+pub mod hostile;
 pub mod leaks;
 pub mod mcp;
 pub mod model;

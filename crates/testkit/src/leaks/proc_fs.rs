@@ -52,7 +52,7 @@ pub fn with_environment(entry: &str) -> Vec<Process> {
 }
 
 fn has_entry(pid: u32, entry: &str) -> bool {
-    let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    let environment = memory_of(pid, "environ");
     environment.split(|byte| *byte == 0).any(|held| held == entry.as_bytes())
 }
 
@@ -71,7 +71,7 @@ pub fn marks(prefix: &str) -> Vec<(String, Process)> {
     for pid in pids() {
         let mut carried = BTreeSet::new();
         for file in ["environ", "cmdline"] {
-            let bytes = fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+            let bytes = memory_of(pid, file);
             let text = String::from_utf8_lossy(&bytes);
             carried.extend(text.match_indices(prefix).map(|(at, _)| word_at(&text, at)));
         }
@@ -89,9 +89,21 @@ fn word_at(text: &str, at: usize) -> String {
     text.get(at..).unwrap_or_default().chars().take_while(|c| plain(*c)).collect()
 }
 
+/// A file that shows the memory of a process, `environ` or `cmdline`. One whose first thread has left looks dead and empty while
+/// others go on: then one of those shows it.
+fn memory_of(pid: u32, file: &str) -> Vec<u8> {
+    let shown = fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+    if !shown.is_empty() {
+        return shown;
+    }
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let mut shown = threads.filter_map(|thread| fs::read(thread.path().join(file)).ok());
+    shown.find(|bytes| !bytes.is_empty()).unwrap_or_default()
+}
+
 pub(crate) fn is_marked(pid: u32, marker: &str) -> bool {
     let found = |file: &str| {
-        let bytes = fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+        let bytes = memory_of(pid, file);
         bytes.windows(marker.len()).any(|window| window == marker.as_bytes())
     };
     !marker.is_empty() && (found("environ") || found("cmdline"))

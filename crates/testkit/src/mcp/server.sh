@@ -18,6 +18,8 @@ field() {
     *"\"$1\":"*) rest=${line#*\"$1\":}; rest=${rest%%[,\}]*}; rest=${rest#\"}; printf '%s' "${rest%\"}" ;;
     esac
 }
+# Its number says nothing: each server may be number 2 of a namespace of its own.
+read -r instance </proc/sys/kernel/random/uuid
 linger() { while :; do sleep 60; done; }
 
 call() {
@@ -25,7 +27,7 @@ call() {
     case $(field name) in
     echo) text "$id" "$(field text)" ;;
     env) text "$id" "$(env | sort | tr '\n' ' ' | tr -d '\\"')" ;;
-    pid) text "$id" "$$" ;;
+    pid) text "$id" "$instance" ;;
     steps) for step in 1 2 3; do progress "$token" "$step"; done; text "$id" done ;;
     refuse) answer "$id" '{"content":[{"type":"text","text":"no such thing"}],"isError":true}' ;;
     wait | decline | finish) waiting=$id; how=$(field name) ;;
