@@ -117,7 +117,7 @@ impl Engine {
             },
         );
         let access = Access::open(&config.token_file, store.clone(), clock).await?;
-        recover::seal_what_was_open(&store, clock, &workshop.society.roll(), &workshop.hooks).await?;
+        recover::seal_what_was_open(&store, clock, &workshop).await?;
         let today = clock.day(clock.now());
         runs.bring_forward(today, store.spent_on(today.to_string()).await?);
         if store.hold().await?.held {
@@ -341,6 +341,9 @@ async fn maintain(engine: Engine) {
     }
 }
 
+/// In the data directory: births and ends of wardens, for the next daemon.
+const WARDENS_FILE: &str = "wardens";
+
 fn build_workshop(
     config: &EngineConfig,
     models: &Models,
@@ -355,7 +358,8 @@ fn build_workshop(
         data_dir: config.data_dir.clone(),
     };
     let society = Society::new(materials, &config.agents)?;
-    let wardens = Wardens::new(config.warden.clone(), config.stop).map_err(StartError::Wardens)?;
+    let wardens = Wardens::with_record(config.warden.clone(), config.stop, &config.data_dir.join(WARDENS_FILE))
+        .map_err(StartError::Wardens)?;
     let mcp = Mcp::new(McpSettings {
         servers: config.mcp.clone(),
         wardens: wardens.clone(),

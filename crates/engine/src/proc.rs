@@ -9,27 +9,34 @@
 #[cfg(not(target_os = "linux"))]
 compile_error!("the wardens need Linux: pidfds, child sub-reapers and /proc");
 
-mod init;
+mod births;
+mod cgroup;
 mod input;
 mod launch;
+mod namespace;
 mod orphans;
 mod output;
+mod record;
 mod running;
 mod signals;
+mod start;
 mod survivors;
 mod tree;
 mod warden;
 mod watch;
 mod words;
 
+use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use quell_kernel::StopTimes;
+use quell_protocol::receipt::Containment;
 use quell_protocol::{ResourceKind, ToolOutputStream};
 use rustix::process::{DumpableBehavior, getpid, set_child_subreaper, set_dumpable_behavior};
 use serde::{Deserialize, Serialize};
@@ -37,12 +44,12 @@ use serde::{Deserialize, Serialize};
 use crate::scope::{Cancelled, Point, Scope};
 use input::Input;
 use launch::{Executable, Launched};
-use orphans::Live;
+use record::{Birth, Record};
 use watch::{Cause, Watch};
 
 pub use output::CapturedOutput;
 pub use running::{Leash, Running};
-pub use survivors::survivors;
+pub use survivors::Survivors;
 
 /// The name of the variable by which every process of a run can be found.
 pub const RUN_ID_VARIABLE: &str = "QUELL_RUN_ID";
@@ -52,8 +59,7 @@ pub const RUN_ID_VARIABLE: &str = "QUELL_RUN_ID";
 pub fn warden_main() -> Option<ExitCode> {
     let mut args = std::env::args_os().skip(1);
     match args.next()?.to_str()? {
-        words::WARDEN => Some(warden::serve(args)),
-        words::INIT => Some(init::serve(args)),
+        words::WARDEN => Some(warden::serve()),
         _ => None,
     }
 }
@@ -85,15 +91,36 @@ pub enum WardenExe {
     Path(PathBuf),
 }
 
-/// Whether a command gets a PID namespace of its own.
+/// Whether a command gets a PID namespace of its own, with its own `/proc`. A namespace needs privileges or a user namespace;
+/// inside of the latter, files of other users belong to nobody, and `sudo` gains nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Isolate {
-    /// No: the warden sweeps.
+    /// Where the kernel gives one.
     #[default]
-    None,
-    /// Yes: the kernel kills all of it with the namespace's init. Processes inside cannot signal those outside.
+    Auto,
+    /// Yes, or the command is refused.
     Pid,
+    /// No: a cgroup of its own where the daemon's is delegated, else the warden looks for what the command has started.
+    None,
+}
+
+impl Isolate {
+    /// As in the configuration.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Pid => "pid",
+            Self::None => "none",
+        }
+    }
+
+    /// From the word of the configuration.
+    #[must_use]
+    pub fn from_word(word: &str) -> Option<Self> {
+        [Self::Auto, Self::Pid, Self::None].into_iter().find(|isolate| isolate.word() == word)
+    }
 }
 
 /// A command to run.
@@ -113,6 +140,13 @@ pub struct CommandSpec {
     pub output_limit: usize,
     /// Whether it gets a PID namespace of its own.
     pub isolate: Isolate,
+}
+
+impl CommandSpec {
+    /// The run in whose name it is started.
+    fn run_id(&self) -> Option<&str> {
+        self.env.iter().find(|(name, _)| name == RUN_ID_VARIABLE)?.1.to_str()
+    }
 }
 
 /// Gets a command's output as it comes.
@@ -177,6 +211,8 @@ pub struct ProcessEnd {
     pub output: CapturedOutput,
     /// Processes that could not be ended, by name.
     pub leftovers: Vec<String>,
+    /// What held its descendants; none when it never ran.
+    pub held_by: Option<Containment>,
 }
 
 /// Why a command was not started.
@@ -202,7 +238,7 @@ pub enum SpawnError {
         source: io::Error,
     },
     /// A PID namespace was asked for and is not permitted here.
-    #[error("isolate = \"pid\" is not permitted on this system")]
+    #[error("the system permits no PID namespace, which isolate = \"pid\" asks for; `quell doctor` says why")]
     Isolation(#[source] io::Error),
     /// The warden could not be started.
     #[error("cannot start a warden")]
@@ -217,7 +253,11 @@ pub struct Wardens(Arc<Shared>);
 struct Shared {
     executable: Executable,
     times: StopTimes,
-    live: Live,
+    record: Option<Arc<Record>>,
+    /// Wardens of the last daemon that were killed with it.
+    unfinished: Vec<Birth>,
+    /// Whether it has been told that commands get no namespace.
+    warned: AtomicBool,
 }
 
 impl Wardens {
@@ -226,10 +266,46 @@ impl Wardens {
     /// # Errors
     /// When the executable cannot be opened or the kernel knows no sub-reapers.
     pub fn new(executable: WardenExe, times: StopTimes) -> io::Result<Self> {
+        Self::recording(executable, times, None, Vec::new())
+    }
+
+    /// As [`Wardens::new`], with a file in which births and ends of wardens are noted, so that the next daemon finds what a
+    /// killed one left. A file that cannot be used is told in the log and done without.
+    ///
+    /// # Errors
+    /// As [`Wardens::new`].
+    pub fn with_record(executable: WardenExe, times: StopTimes, record: &Path) -> io::Result<Self> {
+        let (record, unfinished) = match Record::open(record) {
+            Ok((record, unfinished)) => (Some(record), unfinished),
+            Err(error) => {
+                tracing::warn!(%error, file = %record.display(), "no record of wardens; after a crash only what carries the id of its run is found");
+                (None, Vec::new())
+            }
+        };
+        Self::recording(executable, times, record, unfinished)
+    }
+
+    fn recording(
+        executable: WardenExe,
+        times: StopTimes,
+        record: Option<Arc<Record>>,
+        unfinished: Vec<Birth>,
+    ) -> io::Result<Self> {
         set_child_subreaper(Some(getpid()))?;
         let executable = Executable::open(executable)?;
-        let live = Live::new(executable.identity());
-        Ok(Self(Arc::new(Shared { executable, times, live })))
+        Ok(Self(Arc::new(Shared { executable, times, record, unfinished, warned: AtomicBool::new(false) })))
+    }
+
+    /// Ends what is alive of these runs and of the last daemon's wardens, once, before anything is started.
+    ///
+    /// # Cancel safety
+    /// Safe: what it has ended stays ended, and the rest is found again.
+    pub async fn end_survivors(&self, runs: &HashSet<&str>) -> Survivors {
+        let survivors = survivors::end_survivors(runs, &self.0.unfinished).await;
+        if let Some(record) = &self.0.record {
+            record.clear();
+        }
+        survivors
     }
 
     /// Runs a command to its end and collects what it printed. The end of the scope does not end this call; it ends the
@@ -266,7 +342,7 @@ impl Wardens {
     }
 
     fn launch(&self, spec: &CommandSpec, scope: &Scope, input: Input) -> Result<Running, SpawnError> {
-        self.0.live.reap_leftovers();
+        births::reap_outliving();
         // Held before it exists: there is no moment at which a process lives that the ledger does not know.
         let held = scope.hold(ResourceKind::Process, spec.label.clone());
         let Launched { reins, streams, input } = match launch::launch(&self.0, spec, input) {

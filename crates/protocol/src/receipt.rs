@@ -130,6 +130,33 @@ pub struct ProcessFacts {
     /// Signal that ended the leader, if one did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signal: Option<i32>,
+    /// What ended its descendants, or would have; absent when it never ran.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_by: Option<Containment>,
+}
+
+/// What ends the descendants of a command, the surest first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Containment {
+    /// A PID namespace of its own: the kernel kills all of it at once.
+    Namespace,
+    /// A cgroup of its own: the kernel kills all of it at once.
+    Cgroup,
+    /// Quell looks for them in `/proc` and kills each one.
+    Sweep,
+}
+
+impl Containment {
+    /// For people.
+    #[must_use]
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Namespace => "a PID namespace",
+            Self::Cgroup => "a cgroup",
+            Self::Sweep => "a search of /proc",
+        }
+    }
 }
 
 /// Something that is still there after the hard limit.

@@ -37,7 +37,14 @@ fn row(kind: ResourceKind, id: u64, label: &str, how: &str) -> Resource {
 
 /// A model call and a process tree of three, stopped while they ran.
 pub(crate) fn stopped() -> Receipt {
-    let facts = ProcessFacts { pid: 4242, command: "sleep 600".into(), swept: 2, exit_code: None, signal: Some(15) };
+    let facts = ProcessFacts {
+        pid: 4242,
+        command: "sleep 600".into(),
+        swept: 2,
+        exit_code: None,
+        signal: Some(15),
+        held_by: None,
+    };
     Receipt {
         run_id: RunId::parse("r1").unwrap(),
         verdict: by_user(),

@@ -78,7 +78,7 @@ pub struct AgentConfig {
     /// What a million tokens cost: `{ input = 3.0, output = 15.0 }`.
     #[schemars(with = "Option<BTreeMap<String, f64>>")]
     pub price: Option<Price>,
-    /// `none`, or `pid`: commands run in a PID namespace of their own.
+    /// `auto`: commands run in a PID namespace of their own where the kernel gives one; `pid`: or not at all; `none`: never.
     pub isolate: Isolate,
 }
 
@@ -188,7 +188,7 @@ impl Default for AgentConfig {
             daily_tokens: None,
             daily_cost: None,
             price: None,
-            isolate: Isolate::None,
+            isolate: Isolate::Auto,
         }
     }
 }

@@ -9,10 +9,10 @@ use quell_protocol::{
     HookEvent, Instant, Leftover, Receipt, ResourceKind, Rung, StopReason, Surface, TurnRecord, Usage, Verdict,
 };
 
-use crate::agent::Roll;
+use crate::agent::Workshop;
 use crate::clock::Clock;
 use crate::hooks::Hooks;
-use crate::proc::survivors;
+use crate::proc::Survivors;
 use crate::runs::happening;
 use crate::session::facts_of;
 use crate::store::{RunRow, SealedRun, Spent, Store, StoreError, StoredState};
@@ -28,17 +28,17 @@ const AT_A_TIME: usize = 256;
 ///
 /// # Cancel safety
 /// Safe: every run is sealed in one transaction.
-pub(super) async fn seal_what_was_open(
-    store: &Store,
-    clock: Clock,
-    agents: &Roll,
-    hooks: &Hooks,
-) -> Result<(), StoreError> {
+pub(super) async fn seal_what_was_open(store: &Store, clock: Clock, workshop: &Workshop) -> Result<(), StoreError> {
+    let (agents, hooks) = (workshop.society.roll(), &workshop.hooks);
     let open = store.open_runs().await?;
     if !open.is_empty() {
         tracing::info!(runs = open.len(), "runs of a daemon that died are sealed");
     }
-    let alive = survivors(&open.iter().map(|row| row.id.as_str()).collect()).await;
+    let Survivors { ended, alive } =
+        workshop.wardens.end_survivors(&open.iter().map(|row| row.id.as_str()).collect()).await;
+    for (run, names) in &ended {
+        tracing::warn!(%run, ?names, "processes of a run outlived its daemon and were ended now");
+    }
     for (run, names) in &alive {
         tracing::warn!(%run, ?names, "processes of a run outlived its daemon");
     }

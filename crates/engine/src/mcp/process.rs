@@ -97,7 +97,7 @@ fn command_spec(house: &House, slot: &Slot, command: &str) -> CommandSpec {
         env,
         timeout: None,
         output_limit: STDERR_KEPT,
-        isolate: Isolate::None,
+        isolate: Isolate::Auto,
     }
 }
 

@@ -1,5 +1,5 @@
-//! The standard input of a command: nothing, or a pipe whose reading end travels to the warden over its socket. Only the
-//! command keeps it, so that closing the writing end is what the command sees as the end of its input.
+//! Descriptors that are sent to a warden over its socket: its order, and the reading end of the pipe that the command reads
+//! from. Only the command keeps that one, so that closing the writing end is what the command sees as the end of its input.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -37,26 +37,26 @@ impl Input {
     }
 }
 
-/// Sends a reading end ahead of everything else.
-pub(super) fn give(socket: impl AsFd, reader: impl AsFd) -> io::Result<()> {
-    let readers = [reader.as_fd()];
+/// Sends a descriptor.
+pub(super) fn send_descriptor(socket: impl AsFd, descriptor: impl AsFd) -> io::Result<()> {
+    let descriptors = [descriptor.as_fd()];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    if !control.push(SendAncillaryMessage::ScmRights(&readers)) {
+    if !control.push(SendAncillaryMessage::ScmRights(&descriptors)) {
         return Err(io::ErrorKind::InvalidInput.into());
     }
     sendmsg(socket, &[IoSlice::new(&[CARRIER])], &mut control, SendFlags::NOSIGNAL)?;
     Ok(())
 }
 
-/// Takes the reading end that was sent, and not one byte more.
-pub(super) fn take(socket: impl AsFd) -> io::Result<OwnedFd> {
+/// Receives the next descriptor that was sent, and not one byte more.
+pub(super) fn receive_descriptor(socket: impl AsFd) -> io::Result<OwnedFd> {
     let mut byte = [0];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
     let rights = control.drain().find_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(mut readers) => readers.next(),
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
         _ => None,
     });
     rights.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())

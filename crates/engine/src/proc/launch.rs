@@ -3,9 +3,8 @@
 use std::fs::{self, File};
 use std::io::{self, PipeReader, PipeWriter};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use rustix::process::{PidfdFlags, pidfd_open};
@@ -14,22 +13,18 @@ use tokio::net::unix::pipe::{Receiver, Sender};
 
 use super::input::{self, Input};
 use super::output::Streams;
-use super::warden::pid_of;
+use super::start::pid_of;
 use super::watch::Reins;
 use super::words::{self, Order};
-use super::{CommandSpec, Shared, SpawnError, WardenExe};
+use super::{CommandSpec, RUN_ID_VARIABLE, Shared, SpawnError, WardenExe, births};
 
 /// The binary that wardens are started from.
 #[derive(Debug)]
 pub(super) struct Executable {
     path: PathBuf,
-    identity: Identity,
     /// Keeps `path` valid when it names a descriptor.
     _file: Option<File>,
 }
-
-/// Device and inode of a file.
-pub(super) type Identity = (u64, u64);
 
 impl Executable {
     pub(super) fn open(executable: WardenExe) -> io::Result<Self> {
@@ -41,19 +36,8 @@ impl Executable {
             }
             WardenExe::Path(path) => (path, None),
         };
-        let identity = identity(&path)?;
-        Ok(Self { path, identity, _file: file })
+        Ok(Self { path, _file: file })
     }
-
-    pub(super) fn identity(&self) -> Identity {
-        self.identity
-    }
-}
-
-/// Device and inode of what a path leads to.
-pub(super) fn identity(path: &Path) -> io::Result<Identity> {
-    let found = fs::metadata(path)?;
-    Ok((found.dev(), found.ino()))
 }
 
 /// A command that was started: how it is told, what it prints, where it reads.
@@ -82,26 +66,41 @@ fn start(shared: &Shared, spec: &CommandSpec, input: Input) -> io::Result<Launch
     let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
     let (stdout, stdout_end) = io::pipe()?;
     let (stderr, stderr_end) = io::pipe()?;
+    let order = Order {
+        term: shared.times.term,
+        isolate: spec.isolate,
+        input,
+        argv: spec.argv.clone(),
+        env: spec.env.clone(),
+        record: shared.record.is_some(),
+    };
+    // They wait in the socket for the warden.
+    input::send_descriptor(&ours, order.to_file()?)?;
     let writer = send_input(&ours, input)?;
+    if let Some(record) = &shared.record {
+        input::send_descriptor(&ours, record.as_ref())?;
+    }
     ours.set_nonblocking(true)?;
     let socket = UnixStream::from_std(ours)?;
     let streams = Streams::new(receiver(stdout)?, receiver(stderr)?);
-    let order = Order { term: shared.times.term, isolate: spec.isolate, input, argv: spec.argv.clone() };
-    let pid = shared.live.birth(|| spawn(shared, spec, &order, (theirs, stdout_end, stderr_end)))?;
+    let pid = births::note(|| spawn(shared, spec, (theirs, stdout_end, stderr_end)))?;
+    if let Some(record) = &shared.record {
+        record.born(pid, spec.run_id());
+    }
     let reins = pidfd_open(pid, PidfdFlags::empty()).map_err(io::Error::from);
     let reins = reins.and_then(|pidfd| Reins::new(socket, pid, pidfd));
     // Without its socket the warden ends its command and itself; it is reaped later.
-    let reins = reins.inspect_err(|_| shared.live.abandoned(pid))?;
+    let reins = reins.inspect_err(|_| births::abandon(pid))?;
     Ok(Launched { reins, streams, input: writer })
 }
 
-/// Makes the pipe that the command reads from, and sends its reading end ahead of the warden's birth.
+/// Makes the pipe that the command reads from, and sends its reading end.
 fn send_input(socket: &std::os::unix::net::UnixStream, input: Input) -> io::Result<Option<Sender>> {
     match input {
         Input::Null => Ok(None),
         Input::Pipe => {
             let (reader, writer) = io::pipe()?;
-            input::give(socket, reader)?;
+            input::send_descriptor(socket, reader)?;
             Ok(Some(Sender::from_owned_fd(OwnedFd::from(writer))?))
         }
     }
@@ -109,16 +108,17 @@ fn send_input(socket: &std::os::unix::net::UnixStream, input: Input) -> io::Resu
 
 type TheirEnds = (std::os::unix::net::UnixStream, PipeWriter, PipeWriter);
 
-fn spawn(shared: &Shared, spec: &CommandSpec, order: &Order, ends: TheirEnds) -> io::Result<rustix::process::Pid> {
+fn spawn(shared: &Shared, spec: &CommandSpec, ends: TheirEnds) -> io::Result<rustix::process::Pid> {
     let (stdin, stdout, stderr) = ends;
     #[expect(clippy::disallowed_methods, reason = "this is the one place where wardens are born")]
     let mut command = Command::new(&shared.executable.path);
     command
         .arg0(words::PROCESS_NAME)
-        .args(order.to_args())
+        .arg(words::WARDEN)
         .current_dir(&spec.cwd)
         .env_clear()
-        .envs(spec.env.iter().map(|(name, value)| (name, value)))
+        // What it may show of itself; the rest is in its order.
+        .envs(spec.env.iter().filter(|(name, _)| name == RUN_ID_VARIABLE).map(|(name, value)| (name, value)))
         .stdin(OwnedFd::from(stdin))
         .stdout(stdout)
         .stderr(stderr);

@@ -1,78 +1,25 @@
-//! What the daemon does for wardens that cannot: it helps one that does not answer, and ends and reaps what a killed one left.
+//! What the daemon does for wardens that cannot: it helps one that does not answer, and ends and reaps what a lost one left.
 //!
-//! A killed warden's processes become children of the daemon, which is a sub-reaper too. They are waited for by number, never
-//! "any child", so no other waiting in this process loses its own.
+//! The daemon is a sub-reaper: the processes of a warden that ends before them become its children. They are waited for by
+//! number, never "any child", so no other waiting in this process loses its own.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs;
-use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, WaitOptions, getpid, waitpid};
+use rustix::process::{Pid, Signal, WaitOptions, getpgid, getpid, kill_process_group, waitpid};
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep};
 
-use super::RUN_ID_VARIABLE;
-use super::launch::{self, Identity};
-use super::tree::{self, Listing, Signalled, Stat};
+use super::tree::{self, Census, Listing, Signalled, Stat};
+use super::{RUN_ID_VARIABLE, births};
 
 /// How long SIGKILL may take before what is left is given up by name. Below the hard limit of a stop.
 const PATIENCE: Duration = Duration::from_millis(4000);
 /// Between two passes, at first and at most.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(20));
-
-/// The wardens that live, and what is told apart from them.
-#[derive(Debug)]
-pub(super) struct Live {
-    /// Written by the look for orphans, so that no warden is half born while it looks.
-    births: RwLock<()>,
-    wardens: Mutex<HashSet<Pid>>,
-    /// Leftovers: whoever ends them some day, they are reaped here.
-    outliving: Mutex<HashSet<Pid>>,
-    executable: Identity,
-}
-
-impl Live {
-    pub(super) fn new(executable: Identity) -> Self {
-        Self { births: RwLock::default(), wardens: Mutex::default(), outliving: Mutex::default(), executable }
-    }
-
-    /// Notes the warden that `start` makes.
-    pub(super) fn birth(&self, start: impl FnOnce() -> std::io::Result<Pid>) -> std::io::Result<Pid> {
-        let _no_look = self.births.read().unwrap_or_else(PoisonError::into_inner);
-        let pid = start()?;
-        locked(&self.wardens).insert(pid);
-        Ok(pid)
-    }
-
-    /// Reaps a warden that is over.
-    pub(super) fn died(&self, pid: Pid) {
-        // Reaped first: as long as it is in the set, nobody takes it for an orphan.
-        let _ = waitpid(Some(pid), WaitOptions::NOHANG);
-        locked(&self.wardens).remove(&pid);
-    }
-
-    /// Notes a warden that nobody watches.
-    pub(super) fn abandoned(&self, pid: Pid) {
-        locked(&self.outliving).insert(pid);
-        locked(&self.wardens).remove(&pid);
-    }
-
-    /// Notes a process that could not be ended.
-    pub(super) fn will_outlive(&self, pid: i32) {
-        locked(&self.outliving).extend(Pid::from_raw(pid));
-    }
-
-    /// Reaps leftovers that have ended in the meantime.
-    pub(super) fn reap_leftovers(&self) {
-        locked(&self.outliving).retain(|pid| matches!(waitpid(Some(*pid), WaitOptions::NOHANG), Ok(None)));
-    }
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
+/// Looks that find the same processes alive, after which these are given up.
+const SAME_LOOKS: u32 = 5;
 
 /// Kills what is alive below a warden that was told to and may be stuck. False when there was nothing.
 pub(super) fn help(warden: Pid) -> bool {
@@ -80,7 +27,7 @@ pub(super) fn help(warden: Pid) -> bool {
     !(pass.sent.is_empty() && pass.refused.is_empty())
 }
 
-/// A warden that ended without a last word.
+/// A warden that has ended.
 #[derive(Debug)]
 pub(super) struct Lost<'a> {
     pub(super) warden: Pid,
@@ -93,32 +40,51 @@ pub(super) struct Lost<'a> {
 pub(super) struct Taken {
     pub(super) code: Option<i32>,
     pub(super) signal: Option<i32>,
+    /// Processes that were ended or reaped, the leader not counted.
     pub(super) swept: u32,
-    pub(super) leftovers: Vec<String>,
+    /// What could not be ended.
+    pub(super) leftovers: Vec<(Pid, String)>,
 }
 
-/// Ends and reaps everything that a killed warden left.
+/// True when processes have come up to the daemon. Cheap: they come to its first thread, and wardens are children of others as
+/// a rule.
+pub(super) fn any(lost: &Lost<'_>) -> bool {
+    let me = getpid();
+    let of_first_thread = fs::read_to_string(format!("/proc/{me}/task/{me}/children")).ok();
+    let Some(children) = of_first_thread else { return true };
+    children
+        .split_ascii_whitespace()
+        .filter_map(tree::parse_pid)
+        .any(|pid| tree::stat(pid).is_some_and(|stat| is_orphan(pid, &stat, lost)))
+}
+
+/// Ends and reaps everything that a lost warden left.
 ///
 /// # Cancel safety
 /// Dropping it leaves processes alive; it runs in the watching task, which nothing drops.
-pub(super) async fn take_over(lost: &Lost<'_>, live: &Live) -> Taken {
+pub(super) async fn take_over(lost: &Lost<'_>) -> Taken {
     let mut taken = Taken::default();
     let mut swept = HashSet::new();
     let mut pause = PAUSES.0;
-    let patience = Instant::now() + PATIENCE;
+    let mut patience = Patience::new();
+    let census = Census::open();
     loop {
-        let look = look(lost, live, &mut swept);
+        let mut look = look(lost, &Listing::cheapest(getpid()).children(getpid()), &mut swept);
+        if look.is_clear() {
+            // The files of a parent may miss a child while another one ends: the kernel's own answer is exact.
+            look = self::look(lost, &census.children(), &mut swept);
+        }
         if let Some((code, signal)) = look.leader {
             (taken.code, taken.signal) = (code, signal);
         }
         if look.is_clear() {
             break;
         }
-        if (look.sent == 0 && look.reaped == 0 && pause == PAUSES.1) || Instant::now() > patience {
-            for (pid, refused) in look.living {
+        if let Some(stayed) = patience.is_over(&look) {
+            for (pid, refused) in stayed {
                 swept.remove(&pid);
-                live.will_outlive(pid.as_raw_nonzero().get());
-                taken.leftovers.push(tree::describe(pid, refused));
+                births::outlives(pid);
+                taken.leftovers.push((pid, tree::describe(pid, refused)));
             }
             break;
         }
@@ -135,14 +101,52 @@ pub(super) async fn take_over(lost: &Lost<'_>, live: &Live) -> Taken {
     taken
 }
 
+/// When to stop trying: after a time, or when the same processes stay whatever is sent to them.
+struct Patience {
+    until: Instant,
+    last: Vec<(Pid, u64)>,
+    same: u32,
+}
+
+impl Patience {
+    fn new() -> Self {
+        Self { until: Instant::now() + PATIENCE, last: Vec::new(), same: 0 }
+    }
+
+    /// What has stayed, and whether the kernel refused to signal it, once it is time to give up. A process that came a moment
+    /// ago is no leftover: it dies of the signal that it has just got.
+    fn is_over(&mut self, look: &Look) -> Option<Vec<(Pid, bool)>> {
+        let mut now: Vec<(Pid, u64)> = look.living.iter().map(|living| (living.pid, living.started)).collect();
+        now.sort_unstable_by_key(|(pid, started)| (pid.as_raw_nonzero(), *started));
+        self.same = if look.reaped == 0 && now == self.last { self.same + 1 } else { 0 };
+        let before: HashMap<Pid, u64> = std::mem::replace(&mut self.last, now).into_iter().collect();
+        let expired = Instant::now() > self.until;
+        if self.same < SAME_LOOKS && !expired {
+            return None;
+        }
+        let all = look.living.iter();
+        let stayed = all.clone().filter(|living| before.get(&living.pid) == Some(&living.started));
+        let named = |living: &Living| (living.pid, living.refused);
+        let stayed: Vec<_> = stayed.map(named).collect();
+        // Never nothing: something is alive.
+        Some(if stayed.is_empty() { all.map(named).collect() } else { stayed })
+    }
+}
+
 /// What one look over the daemon's children found.
 #[derive(Debug, Default)]
 struct Look {
-    sent: usize,
     reaped: usize,
     leader: Option<(Option<i32>, Option<i32>)>,
-    /// Still there, and whether the kernel refused to signal it.
-    living: Vec<(Pid, bool)>,
+    living: Vec<Living>,
+}
+
+/// An orphan that is not over.
+#[derive(Debug)]
+struct Living {
+    pid: Pid,
+    started: u64,
+    refused: bool,
 }
 
 impl Look {
@@ -151,15 +155,16 @@ impl Look {
     }
 }
 
-fn look(lost: &Lost<'_>, live: &Live, swept: &mut HashSet<Pid>) -> Look {
+fn look(lost: &Lost<'_>, children: &[Pid], swept: &mut HashSet<Pid>) -> Look {
     let me = getpid();
     let family = BTreeSet::from([me.as_raw_nonzero().get()]);
     let listing = Listing::cheapest(me);
+    let mut groups: HashSet<Pid> = getpgid(None).into_iter().collect();
     let mut look = Look::default();
-    let _no_birth = live.births.write().unwrap_or_else(PoisonError::into_inner);
-    for pid in listing.children(me) {
+    let _no_birth = births::pause();
+    for pid in children.iter().copied() {
         let Some(stat) = tree::stat(pid) else { continue };
-        if !is_orphan(pid, &stat, lost, live) {
+        if !is_orphan(pid, &stat, lost) {
             continue;
         }
         if stat.is_dead() {
@@ -174,18 +179,22 @@ fn look(lost: &Lost<'_>, live: &Live, swept: &mut HashSet<Pid>) -> Look {
         }
         // First itself, so that it does not see its children die; those that come up here meanwhile are for the next look.
         let signalled = tree::signal(pid, &family, Signal::KILL);
+        if let Some(group) = Pid::from_raw(stat.group).filter(|group| groups.insert(*group)) {
+            // The kernel does a group at once, so that a storm inside one cannot outrun it. Its number is pinned by this
+            // child, and all of it is in the orphan's session.
+            let _ = kill_process_group(group, Signal::KILL);
+        }
         let below = tree::signal_descendants(&listing, pid, &HashSet::new(), Signal::KILL);
-        look.sent += below.sent.len() + usize::from(signalled == Signalled::Sent);
         swept.extend(below.sent);
-        look.living.push((pid, signalled == Signalled::Refused));
+        look.living.push(Living { pid, started: stat.started, refused: signalled == Signalled::Refused });
     }
     look
 }
 
-/// True for a child of the daemon that a killed warden left: one of the lost warden's session or run, or one that this
-/// process cannot have started itself, because it is in another session and no warden.
-fn is_orphan(pid: Pid, stat: &Stat, lost: &Lost<'_>, live: &Live) -> bool {
-    if locked(&live.wardens).contains(&pid) || locked(&live.outliving).contains(&pid) {
+/// True for a child of the daemon that a lost warden left: one of that warden's session or run, or one that this process cannot
+/// have started itself, because it is in another session and no warden whose birth was noted.
+fn is_orphan(pid: Pid, stat: &Stat, lost: &Lost<'_>) -> bool {
+    if births::knows(pid) {
         return false;
     }
     if Some(pid) == lost.leader || stat.session == lost.warden.as_raw_nonzero().get() {
@@ -195,9 +204,7 @@ fn is_orphan(pid: Pid, stat: &Stat, lost: &Lost<'_>, live: &Live) -> bool {
         return true;
     }
     // Not getsid(2): a session that began outside this container is 0 here, which is no number of a process.
-    let foreign = tree::stat(getpid()).is_some_and(|own| own.session != stat.session);
-    let binary = Path::new("/proc").join(pid.to_string()).join("exe");
-    foreign && launch::identity(&binary).ok() != Some(live.executable)
+    tree::stat(getpid()).is_some_and(|own| own.session != stat.session)
 }
 
 fn has_run_id(pid: Pid, run_id: &[u8]) -> bool {

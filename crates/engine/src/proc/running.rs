@@ -70,6 +70,7 @@ impl Running {
             left_behind: end.left_behind,
             output,
             leftovers: end.leftovers,
+            held_by: end.held_by,
         })
     }
 }

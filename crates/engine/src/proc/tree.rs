@@ -6,9 +6,12 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
 
+use rustix::fs::{Mode, OFlags, RawDir, SeekFrom};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid};
 
 /// What `/proc/PID/stat` says.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,12 +21,16 @@ pub(super) struct Stat {
     pub(super) parent: i32,
     pub(super) group: i32,
     pub(super) session: i32,
+    threads: u32,
+    /// When it was born, in ticks since the machine started. With the number it names a process for ever.
+    pub(super) started: u64,
 }
 
 impl Stat {
-    /// True for a process that is over and only waits to be reaped.
+    /// True for a process that is over and only waits to be reaped. The letter alone does not say it: it is that of the first
+    /// thread, which may end before the others.
     pub(super) fn is_dead(&self) -> bool {
-        matches!(self.state, 'Z' | 'X' | 'x')
+        matches!(self.state, 'X' | 'x') || (self.state == 'Z' && self.threads <= 1)
     }
 
     fn parse(line: &str) -> Option<Self> {
@@ -33,7 +40,11 @@ impl Stat {
         let mut fields = rest.split_ascii_whitespace();
         let state = fields.next()?.chars().next()?;
         let mut number = || fields.next()?.parse().ok();
-        Some(Self { name, state, parent: number()?, group: number()?, session: number()? })
+        let (parent, group, session) = (number()?, number()?, number()?);
+        // Fields 20 and 22 of proc_pid_stat(5); the last one read above is field 6.
+        let threads = fields.nth(13)?.parse().ok()?;
+        let started = fields.nth(1)?.parse().ok()?;
+        Some(Self { name, state, parent, group, session, threads, started })
     }
 }
 
@@ -42,6 +53,13 @@ pub(super) fn stat(pid: Pid) -> Option<Stat> {
     // The name may be any bytes.
     let line = fs::read(format!("/proc/{pid}/stat")).ok()?;
     Stat::parse(&String::from_utf8_lossy(&line))
+}
+
+/// The number that a process has in its own PID namespace.
+pub(super) fn innermost_number(pid: Pid) -> Option<i32> {
+    let status = fs::read(format!("/proc/{pid}/status")).ok()?;
+    let status = String::from_utf8_lossy(&status);
+    status.lines().find_map(|line| line.strip_prefix("NSpid:"))?.split_ascii_whitespace().next_back()?.parse().ok()
 }
 
 /// True for a process that neither catches nor ignores SIGTERM: if it got one and lives, it has lost it.
@@ -103,6 +121,41 @@ impl Listing {
     }
 }
 
+/// A look at all numbers of processes that needs no new descriptor, so that it works at the limit of open files, also at a
+/// limit of none.
+#[derive(Debug)]
+pub(super) struct Census(Option<OwnedFd>);
+
+impl Census {
+    /// Opens it, once.
+    pub(super) fn open() -> Self {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Self(rustix::fs::open("/proc", flags, Mode::empty()).ok())
+    }
+
+    /// The children of this process, dead ones that are not reaped included. The kernel itself says which they are: it waits
+    /// for those alone.
+    pub(super) fn children(&self) -> Vec<Pid> {
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        let is_child = |pid: &Pid| waitid(WaitId::Pid(*pid), options).is_ok();
+        self.pids().into_iter().filter(is_child).collect()
+    }
+
+    fn pids(&self) -> Vec<Pid> {
+        let mut found = Vec::new();
+        let Some(directory) = &self.0 else { return found };
+        if rustix::fs::seek(directory, SeekFrom::Start(0)).is_err() {
+            return found;
+        }
+        let mut space = [MaybeUninit::uninit(); 8192];
+        let mut entries = RawDir::new(directory, &mut space);
+        while let Some(Ok(entry)) = entries.next() {
+            found.extend(entry.file_name().to_str().ok().and_then(parse_pid));
+        }
+        found
+    }
+}
+
 fn children_from_files(pid: Pid) -> Vec<Pid> {
     let mut found = Vec::new();
     // Each thread has the children that it forked.
@@ -114,7 +167,7 @@ fn children_from_files(pid: Pid) -> Vec<Pid> {
     found
 }
 
-fn parse_pid(text: &str) -> Option<Pid> {
+pub(super) fn parse_pid(text: &str) -> Option<Pid> {
     text.parse().ok().and_then(Pid::from_raw)
 }
 
@@ -205,13 +258,27 @@ pub(super) fn describe(pid: Pid, refused: bool) -> String {
 mod tests {
     use super::*;
 
+    fn parse(state: char, threads: u32) -> Stat {
+        let line = format!("42 (a) b (c) {state} 1 40 39 0 -1 4194304 9 8 7 6 5 4 3 2 20 0 {threads} 0 777 1 2");
+        Stat::parse(&line).unwrap()
+    }
+
     #[test]
     fn a_name_may_hold_anything() {
-        let stat = Stat::parse("42 (a) b (c) S 1 40 39 0 -1 4194304").unwrap();
+        let stat = parse('S', 3);
         assert_eq!((stat.name.as_str(), stat.state), ("a) b (c", 'S'));
         assert_eq!((stat.parent, stat.group, stat.session), (1, 40, 39));
+        assert_eq!((stat.threads, stat.started), (3, 777));
         assert_eq!(Stat::parse("42 (sh"), None);
         assert_eq!(Stat::parse("42 (sh) S 1"), None);
+    }
+
+    #[test]
+    fn a_zombie_leader_with_living_threads_is_not_dead() {
+        assert!(!parse('Z', 2).is_dead());
+        assert!(parse('Z', 1).is_dead());
+        assert!(parse('X', 2).is_dead());
+        assert!(!parse('S', 1).is_dead());
     }
 
     #[test]

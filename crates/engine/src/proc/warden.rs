@@ -1,29 +1,31 @@
 //! The warden process: starts one command, ends everything that it started, says how.
 //!
 //! It is a child sub-reaper, so every descendant whose parent dies becomes its child. Hence the one exact test for "all gone",
-//! which needs no look at /proc: the warden has no child left. No runtime, no threads, no allocation worth naming.
+//! which needs no look at /proc: the warden has no child left. What ends them is, in this order, a PID namespace, a cgroup, or
+//! this process, which looks for them. No runtime, no threads, no allocation worth naming.
 
 use std::collections::HashSet;
-use std::ffi::OsString;
-use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use quell_protocol::receipt::Containment;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{
-    Pid, Signal, WaitOptions, WaitStatus, getpgid, getpid, kill_process_group, set_child_subreaper, setsid, wait,
+    DumpableBehavior, Pid, Signal, WaitOptions, WaitStatus, getpgid, getpid, getppid, kill_process, kill_process_group,
+    set_child_subreaper, set_dumpable_behavior, setsid, wait,
 };
 
-use super::input::{self, Input};
+use super::cgroup::Cgroup;
+use super::input;
 use super::signals::{self, ChildChanges};
-use super::tree::{self, Listing, Signalled};
+use super::start::{Started, close_output, name_process, receive_input};
+use super::tree::{self, Census, Listing, Pass, Signalled};
 use super::words::{self, Ended, Leftover, Order, Step, Word};
-use super::{Isolate, ProcessHow, init};
+use super::{ProcessHow, record};
 
 /// How long children that outlive their leader may take to end by themselves, as the last parts of a pipeline do.
 const LINGER: Duration = Duration::from_millis(50);
@@ -33,14 +35,24 @@ const LEFT_BEHIND_GRACE: Duration = Duration::from_millis(100);
 const KILL_PATIENCE: Duration = Duration::from_millis(4000);
 /// Between two passes of SIGKILL, at first and at most.
 const KILL_PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(20));
+/// How often a warden looks whether somebody has stopped the daemon with SIGSTOP, which could then hear no stop.
+const DAEMON_LOOK: Duration = Duration::from_secs(1);
 
 /// Runs as a warden, to the end.
-pub(super) fn serve(args: impl Iterator<Item = OsString>) -> ExitCode {
-    let Some(order) = Order::from_args(args) else { return ExitCode::from(2) };
+pub(super) fn serve() -> ExitCode {
+    // First of all: from here on no process of this user can read its memory, take its descriptors, or trace it.
+    if set_dumpable_behavior(DumpableBehavior::NotDumpable).is_err() {
+        return ExitCode::from(2);
+    }
+    let Ok(order) = input::receive_descriptor(io::stdin()).and_then(Order::from_file) else {
+        return ExitCode::from(2);
+    };
     let word = match Warden::start(&order) {
         Ok(mut warden) => {
-            words::say(io::stdin(), &Word::Started { pid: warden.leader.as_raw_nonzero().get() });
+            let pid = warden.command.as_raw_nonzero().get();
+            words::say(io::stdin(), &Word::Started { pid, held_by: warden.held_by() });
             warden.watch();
+            warden.note_end();
             warden.last_word()
         }
         Err((step, error)) => Word::Refused { step, errno: words::errno(&error) },
@@ -82,17 +94,19 @@ struct Warden {
     term: Duration,
     /// The command, or the init of its namespace.
     leader: Pid,
-    /// The command itself, once somebody asked for its end.
+    /// The command itself.
     command: Pid,
     /// Tells how the command inside the namespace ended.
     inside: Option<UnixStream>,
+    /// Where there is no namespace.
+    cgroup: Option<Cgroup>,
+    census: Census,
+    record: Option<OwnedFd>,
     changes: ChildChanges,
     /// False once the daemon is gone.
     daemon: bool,
     /// How the command ended.
     end: Option<(Option<i32>, Option<i32>)>,
-    /// Why it did not start, inside the namespace.
-    refused: Option<Word>,
     /// No child is left: all is over.
     gone: bool,
     told: bool,
@@ -106,28 +120,28 @@ struct Warden {
 
 impl Warden {
     fn start(order: &Order) -> Result<Self, (Step, io::Error)> {
-        let changes = become_warden().map_err(|error| (Step::Warden, error))?;
-        let (leader, inside) = match order.isolate {
-            Isolate::None => {
-                let input = take_input(order.input).map_err(|error| (Step::Warden, error))?;
-                (start_command(&order.argv, input).map_err(|error| (Step::Program, error))?, None)
-            }
-            Isolate::Pid => {
-                let (init, inside) = init::start(order).map_err(|error| (Step::Isolate, error))?;
-                (init, Some(inside))
-            }
-        };
-        close_output().map_err(|error| (Step::Warden, error))?;
+        let warden = |error| (Step::Warden, error);
+        become_warden().map_err(warden)?;
+        let census = Census::open();
+        let mut input = receive_input(order.input).map_err(warden)?;
+        let record = order.record.then(|| input::receive_descriptor(io::stdin())).transpose().map_err(warden)?;
+        let started = Started::new(order, &mut input)?;
+        // After the start, so that the init of a namespace has none of it. A child that ended before is found by the first reap.
+        let changes = signals::catch().map_err(warden)?;
+        close_output().map_err(warden)?;
+        let Started { leader, command, inside, cgroup } = started;
         Ok(Self {
             me: getpid(),
             term: order.term,
             leader,
-            command: leader,
+            command,
             inside,
+            cgroup,
+            census,
+            record,
             changes,
             daemon: true,
             end: None,
-            refused: None,
             gone: false,
             told: false,
             how: ProcessHow::Exited,
@@ -135,6 +149,14 @@ impl Warden {
             swept: HashSet::new(),
             leftovers: Vec::new(),
         })
+    }
+
+    fn held_by(&self) -> Containment {
+        match (&self.inside, &self.cgroup) {
+            (Some(_), _) => Containment::Namespace,
+            (None, Some(_)) => Containment::Cgroup,
+            (None, None) => Containment::Sweep,
+        }
     }
 
     /// Until nothing is left.
@@ -158,18 +180,28 @@ impl Warden {
         if self.end.is_some() {
             return Phase::Lingering(Instant::now() + LINGER);
         }
-        match self.turn(None) {
+        match self.turn(Some(Instant::now() + DAEMON_LOOK)) {
             Turn::Asked(ask) => {
                 self.told = true;
-                // The eldest child of an init is the command that it was made for.
-                let inside = self.inside.is_some().then(|| Listing::cheapest(self.me).children(self.leader));
-                self.command = inside.and_then(|children| children.first().copied()).unwrap_or(self.leader);
                 match ask {
                     Ask::Gentle => terminate_within(self.term),
                     Ask::Forced => Phase::Killing,
                 }
             }
-            Turn::Changed | Turn::Deadline => Phase::Running,
+            Turn::Deadline => {
+                self.wake_daemon();
+                Phase::Running
+            }
+            Turn::Changed => Phase::Running,
+        }
+    }
+
+    /// Lets a daemon go on that was stopped with SIGSTOP.
+    fn wake_daemon(&self) {
+        let Some(daemon) = getppid().filter(|_| self.daemon) else { return };
+        if tree::stat(daemon).is_some_and(|stat| stat.state == 'T') {
+            // Not permitted when the daemon is another user's, which it never is.
+            let _ = kill_process(daemon, Signal::CONT);
         }
     }
 
@@ -232,8 +264,14 @@ impl Warden {
             self.swept.extend(listing.descendants(self.me));
         }
         loop {
+            if let Some(cgroup) = &self.cgroup {
+                cgroup.kill();
+            }
             self.kill_groups(&listing);
-            let pass = tree::signal_descendants(&listing, self.me, &HashSet::new(), Signal::KILL);
+            let mut pass = tree::signal_descendants(&listing, self.me, &HashSet::new(), Signal::KILL);
+            if pass.sent.is_empty() {
+                self.kill_children(&mut pass);
+            }
             if !(pass.sent.is_empty() && pass.refused.is_empty()) {
                 self.how = ProcessHow::Kill;
             }
@@ -273,13 +311,30 @@ impl Warden {
         }
     }
 
-    fn give_up(&mut self, refused: &[Pid]) {
-        for pid in Listing::scan().descendants(self.me) {
-            if tree::stat(pid).is_some_and(|stat| !stat.is_dead()) {
-                self.swept.remove(&pid);
-                let name = tree::describe(pid, refused.contains(&pid));
-                self.leftovers.push(Leftover { pid: pid.as_raw_nonzero().get(), name });
+    /// Kills the children that the kernel knows, whatever /proc shows of them. Theirs come up here when they are dead.
+    fn kill_children(&self, pass: &mut Pass) {
+        for child in self.census.children() {
+            match kill_process(child, Signal::KILL) {
+                Ok(()) => pass.sent.push(child),
+                Err(Errno::PERM) => pass.refused.push(child),
+                Err(_) => {}
             }
+        }
+    }
+
+    /// Names what is left. That there are children is certain here, so it never names nothing.
+    fn give_up(&mut self, refused: &[Pid]) {
+        let mut left: HashSet<Pid> = self.census.children().into_iter().collect();
+        left.extend(Listing::scan().descendants(self.me));
+        left.retain(|pid| tree::stat(*pid).is_none_or(|stat| !stat.is_dead()));
+        for pid in left {
+            self.swept.remove(&pid);
+            let name = tree::describe(pid, refused.contains(&pid));
+            self.leftovers.push(Leftover { pid: pid.as_raw_nonzero().get(), name });
+        }
+        if self.leftovers.is_empty() {
+            let me = self.me.as_raw_nonzero().get();
+            self.leftovers.push(Leftover { pid: me, name: format!("children of pid {me} that /proc does not show") });
         }
     }
 
@@ -317,13 +372,18 @@ impl Warden {
             if self.daemon {
                 fds.push(PollFd::from_borrowed_fd(stdin.as_fd(), PollFlags::IN));
             }
-            let inside = self.inside.as_ref().filter(|_| self.end.is_none() && self.refused.is_none());
+            let inside = self.inside.as_ref().filter(|_| self.end.is_none());
             if let Some(inside) = inside {
                 fds.push(PollFd::from_borrowed_fd(inside.as_fd(), PollFlags::IN));
             }
             let ready = match poll(&mut fds, timeout.as_ref()) {
                 Ok(ready) => ready,
-                Err(_) => continue,
+                Err(Errno::INTR) => continue,
+                Err(_) => {
+                    // Somebody has lowered the limit of open files below what it takes to hear a stop.
+                    std::thread::sleep(left.map_or(KILL_PAUSES.1, |left| left.min(KILL_PAUSES.1)));
+                    return Turn::Asked(Ask::Forced);
+                }
             };
             let spoken = self.daemon && fds.get(1).is_some_and(|fd| !fd.revents().is_empty());
             self.changes.drain();
@@ -355,18 +415,20 @@ impl Warden {
         let mut bytes = [0_u8; 512];
         let Ok(read @ 1..) = inside.read(&mut bytes) else { return };
         for word in words::words(bytes.get(..read).unwrap_or_default()) {
-            match word {
-                Word::Ended(ended) => self.end = Some((ended.code, ended.signal)),
-                refused @ Word::Refused { .. } => self.refused = Some(refused),
-                Word::Started { .. } => {}
+            if let Word::Ended(ended) = word {
+                self.end = Some((ended.code, ended.signal));
             }
         }
     }
 
-    fn last_word(mut self) -> Word {
-        if let Some(refused) = self.refused {
-            return refused;
+    /// For the next daemon, where this one is gone: what could be ended is ended.
+    fn note_end(&mut self) {
+        if let Some(record) = self.record.take().filter(|_| self.leftovers.is_empty()) {
+            record::note_own_end(record, self.me);
         }
+    }
+
+    fn last_word(mut self) -> Word {
         self.swept.remove(&self.leader);
         self.swept.remove(&self.command);
         let (code, signal) = self.end.unwrap_or_default();
@@ -386,46 +448,8 @@ fn terminate_within(grace: Duration) -> Phase {
     Phase::Terminating(Some(now + grace / 2), now + grace)
 }
 
-fn become_warden() -> io::Result<ChildChanges> {
+fn become_warden() -> io::Result<()> {
     setsid()?;
     set_child_subreaper(Some(getpid()))?;
-    name_process()?;
-    signals::catch()
-}
-
-/// Shows [`words::PROCESS_NAME`] to `ps` and `pkill`.
-pub(super) fn name_process() -> io::Result<()> {
-    let name = std::ffi::CString::new(words::PROCESS_NAME)?;
-    Ok(rustix::thread::set_name(&name)?)
-}
-
-/// What the command will read from, taken from the socket when it is a pipe.
-pub(super) fn take_input(input: Input) -> io::Result<Stdio> {
-    match input {
-        Input::Null => Ok(Stdio::null()),
-        Input::Pipe => Ok(input::take(io::stdin())?.into()),
-    }
-}
-
-/// Starts the command in a group of its own, with the output that this process has.
-pub(super) fn start_command(argv: &[OsString], input: Stdio) -> io::Result<Pid> {
-    let Some((program, args)) = argv.split_first() else { return Err(Errno::INVAL.into()) };
-    #[expect(clippy::disallowed_methods, reason = "this is the one place where commands are born")]
-    let mut command = Command::new(program);
-    let child = command.args(args).stdin(input).process_group(0).spawn()?;
-    pid_of(child.id())
-}
-
-/// A child's number as a [`Pid`].
-pub(super) fn pid_of(id: u32) -> io::Result<Pid> {
-    let raw = i32::try_from(id).ok().and_then(Pid::from_raw);
-    raw.ok_or_else(|| Errno::SRCH.into())
-}
-
-/// Gives up this process's copies of the command's output, so that the daemon sees its end.
-pub(super) fn close_output() -> io::Result<()> {
-    let null = File::options().write(true).open("/dev/null")?;
-    rustix::stdio::dup2_stdout(&null)?;
-    rustix::stdio::dup2_stderr(&null)?;
-    Ok(())
+    name_process()
 }

@@ -6,18 +6,20 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use quell_protocol::receipt::ProcessFacts;
+use quell_protocol::receipt::{Containment, ProcessFacts};
 use rustix::process::{Pid, Signal, pidfd_send_signal};
 use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-use super::orphans::{self, Lost};
+use super::orphans::{self, Lost, Taken};
+use super::tree;
 use super::words::{self, Ended, Step, Word};
-use super::{CommandSpec, ProcessHow, ProcessStop, RUN_ID_VARIABLE, Shared, SpawnError};
+use super::{CommandSpec, Isolate, ProcessHow, ProcessStop, Shared, SpawnError, births};
 use crate::scope::{Held, StopLevel};
 
 /// After force, how often the daemon looks whether a warden that does not answer needs help.
@@ -119,6 +121,7 @@ pub(super) struct WatchEnd {
     pub(super) how: ProcessHow,
     pub(super) why: ProcessStop,
     pub(super) leftovers: Vec<String>,
+    pub(super) held_by: Option<Containment>,
 }
 
 /// The task that waits for the end of a command.
@@ -130,6 +133,7 @@ pub(super) struct Watch {
     program: String,
     run_id: Option<Vec<u8>>,
     deadline: Option<Instant>,
+    isolate: Isolate,
     /// The daemon itself ended processes of the command: the warden was too late, and its report cannot know.
     helped: bool,
 }
@@ -146,24 +150,34 @@ impl Watch {
     pub(super) fn new(shared: Arc<Shared>, reins: Arc<Reins>, held: Held, spec: &CommandSpec) -> Self {
         let facts = ProcessFacts { command: spec.label.clone(), ..ProcessFacts::default() };
         let program = spec.argv.first().map(|program| program.to_string_lossy().into_owned()).unwrap_or_default();
-        let run_id = spec.env.iter().find(|(name, _)| name == RUN_ID_VARIABLE);
-        let run_id = run_id.map(|(_, value)| value.as_encoded_bytes().to_vec());
+        let run_id = spec.run_id().map(|id| id.as_bytes().to_vec());
         let deadline = spec.timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        Self { shared, reins, held, facts, program, run_id, deadline, helped: false }
+        Self { shared, reins, held, facts, program, run_id, deadline, isolate: spec.isolate, helped: false }
     }
 
     /// Waits until nothing of the command is alive.
     pub(super) async fn until_end(mut self) -> Result<WatchEnd, SpawnError> {
         let last = self.listen().await;
-        self.reap_warden().await;
+        let exited = self.reap_warden().await;
         let end = match last {
-            Some(Word::Ended(ended)) => self.by_report(ended),
-            Some(Word::Refused { step, errno }) => {
+            // A report counts when its warden has gone on to its own end: whoever can write to the socket can forge one.
+            Some(Word::Ended(ended)) if exited => self.by_report(ended).await,
+            Some(Word::Refused { step, errno }) if exited => {
+                // Nothing runs as a rule; a warden that failed after the start has left its command.
+                self.take_over().await;
+                if let Some(record) = &self.shared.record {
+                    record.ended(self.reins.pid);
+                }
                 self.held.release("failed");
                 return Err(refused(step, errno, self.program));
             }
-            Some(Word::Started { .. }) | None => self.by_take_over().await,
+            Some(_) | None => self.by_take_over().await,
         };
+        if let Some(record) = &self.shared.record {
+            record.ended(self.reins.pid);
+        }
+        let (pid, held_by) = (self.facts.pid, end.held_by.map(Containment::words));
+        tracing::debug!(pid, held_by, how = end.how.word(), swept = end.swept, leftovers = ?end.leftovers, "command over");
         self.facts.swept = end.swept;
         self.facts.exit_code = end.code;
         self.facts.signal = end.signal;
@@ -191,6 +205,12 @@ impl Watch {
                     if !more {
                         return words::words(&heard).last();
                     }
+                }
+                // Whoever has a copy of the warden's end could keep the socket open for ever.
+                _ = reins.pidfd.readable() => {
+                    while matches!(reins.socket.try_read_buf(&mut heard), Ok(1..)) {}
+                    self.note_start(&heard);
+                    return words::words(&heard).last();
                 }
                 _ = told.changed() => {}
                 () = sleep_until(at), if due.is_some() => match due {
@@ -233,44 +253,59 @@ impl Watch {
         if self.facts.pid != 0 {
             return;
         }
-        if let Some(Word::Started { pid }) = words::words(heard).next() {
+        if let Some(Word::Started { pid, held_by }) = words::words(heard).next() {
             self.facts.pid = u32::try_from(pid).unwrap_or_default();
+            self.facts.held_by = Some(held_by);
+            self.warn_of_weak_hold(held_by);
             self.held.note_process(self.facts.clone());
         }
     }
 
-    async fn reap_warden(&self) {
-        // Fails only when the runtime shuts down.
-        let _ = self.reins.pidfd.readable().await;
-        self.shared.live.died(self.reins.pid);
+    /// Once for each daemon: where the kernel gives no namespace, a hostile command has more ways to outlive a stop.
+    fn warn_of_weak_hold(&self, held_by: Containment) {
+        let weak = self.isolate == Isolate::Auto && held_by != Containment::Namespace;
+        if weak && !self.shared.warned.swap(true, Ordering::Relaxed) {
+            let held_by = held_by.words();
+            tracing::warn!(held_by, "the system permits no PID namespace for commands; `quell doctor` says why");
+        }
     }
 
-    fn by_report(&self, ended: Ended) -> WatchEnd {
+    /// True when it went by itself to its end.
+    async fn reap_warden(&self) -> bool {
+        // Fails only when the runtime shuts down.
+        let _ = self.reins.pidfd.readable().await;
+        births::forget(self.reins.pid).is_some_and(|status| status.exit_status() == Some(0))
+    }
+
+    async fn by_report(&self, ended: Ended) -> WatchEnd {
         let told = ended.told || self.helped;
         let why = match self.reins.told().filter(|_| told).map(|told| told.cause) {
             None => ProcessStop::Own,
             Some(Cause::TimedOut) => ProcessStop::TimedOut,
             Some(Cause::Stopped | Cause::Escalated) => ProcessStop::Stopped,
         };
-        let leftovers = ended.leftovers.into_iter().map(|leftover| {
-            self.shared.live.will_outlive(leftover.pid);
-            leftover.name
-        });
+        // What the report says is over may have come up here all the same, and what it names may be ended from here.
+        let taken = self.take_over().await;
+        let seen = |pid: i32| taken.leftovers.iter().any(|(left, _)| left.as_raw_nonzero().get() == pid);
+        let is_alive = |pid: i32| Pid::from_raw(pid).and_then(tree::stat).is_some_and(|stat| !stat.is_dead());
+        let named = ended.leftovers.into_iter().filter(|leftover| !seen(leftover.pid) && is_alive(leftover.pid));
+        let mut leftovers: Vec<String> = named.map(|leftover| leftover.name).collect();
+        leftovers.extend(taken.leftovers.iter().map(|(_, name)| name.clone()));
+        let swept = ended.swept.saturating_add(taken.swept);
         WatchEnd {
             code: ended.code,
             signal: ended.signal,
-            swept: ended.swept,
-            left_behind: if told { 0 } else { ended.swept },
-            how: if self.helped { ProcessHow::Kill } else { ended.how },
+            swept,
+            left_behind: if told { 0 } else { swept },
+            how: if self.helped || taken.swept > 0 { ProcessHow::Kill } else { ended.how },
             why,
-            leftovers: leftovers.collect(),
+            leftovers,
+            held_by: self.facts.held_by,
         }
     }
 
     async fn by_take_over(&self) -> WatchEnd {
-        let leader = i32::try_from(self.facts.pid).ok().and_then(Pid::from_raw);
-        let lost = Lost { warden: self.reins.pid, leader, run_id: self.run_id.as_deref() };
-        let taken = orphans::take_over(&lost, &self.shared.live).await;
+        let taken = orphans::take_over(&self.lost()).await;
         let why = match self.reins.told().map(|told| told.cause) {
             None => ProcessStop::WardenLost,
             Some(Cause::TimedOut) => ProcessStop::TimedOut,
@@ -283,8 +318,20 @@ impl Watch {
             left_behind: 0,
             how: ProcessHow::Kill,
             why,
-            leftovers: taken.leftovers,
+            leftovers: taken.leftovers.into_iter().map(|(_, name)| name).collect(),
+            held_by: self.facts.held_by,
         }
+    }
+
+    /// Ends what has come up to the daemon. A warden that did its work has left nothing, and then this is one short look.
+    async fn take_over(&self) -> Taken {
+        let lost = self.lost();
+        if orphans::any(&lost) { orphans::take_over(&lost).await } else { Taken::default() }
+    }
+
+    fn lost(&self) -> Lost<'_> {
+        let leader = i32::try_from(self.facts.pid).ok().and_then(Pid::from_raw);
+        Lost { warden: self.reins.pid, leader, run_id: self.run_id.as_deref() }
     }
 }
 

@@ -1,12 +1,18 @@
-//! What the daemon and a warden say to each other, and the arguments that make a process a warden.
+//! What the daemon and a warden say to each other, and the order that a warden starts from.
 //!
-//! One socket, the warden's standard input: the daemon writes single bytes, the warden answers in lines of JSON.
+//! One socket, the warden's standard input: the daemon sends the order as a descriptor and then single bytes, the warden
+//! answers in lines of JSON. The order is a file in memory and not arguments, because arguments and environment of a process
+//! can be read by every process of the same user, and the environment of a tool server holds its keys.
 
-use std::ffi::OsString;
-use std::io;
-use std::os::fd::AsFd;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Read, Seek, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::time::Duration;
 
+use quell_protocol::receipt::Containment;
+use rustix::fs::{MemfdFlags, memfd_create};
 use serde::{Deserialize, Serialize};
 
 use super::input::Input;
@@ -14,8 +20,6 @@ use super::{Isolate, ProcessHow};
 
 /// First argument of a warden.
 pub(super) const WARDEN: &str = "__warden";
-/// First argument of the init of a PID namespace.
-pub(super) const INIT: &str = "__warden-init";
 /// What `ps` shows of a warden. Without the product's name, so that `pkill -9 quell` ends the daemon and leaves the wardens
 /// alive to end the rest.
 pub(super) const PROCESS_NAME: &str = "warden";
@@ -33,6 +37,8 @@ pub(super) enum Word {
     Started {
         /// Its leader.
         pid: i32,
+        /// What ends everything that it starts.
+        held_by: Containment,
     },
     /// The command could not be started.
     Refused {
@@ -102,7 +108,7 @@ pub(super) fn words(bytes: &[u8]) -> impl Iterator<Item = Word> {
     bytes.split_inclusive(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok())
 }
 
-/// What a warden is told by its arguments.
+/// What a warden is asked to run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Order {
     /// From SIGTERM to SIGKILL.
@@ -113,32 +119,64 @@ pub(super) struct Order {
     pub(super) input: Input,
     /// The command.
     pub(super) argv: Vec<OsString>,
+    /// The command's whole environment.
+    pub(super) env: Vec<(OsString, OsString)>,
+    /// Whether the record of births follows, to note the own end in it.
+    pub(super) record: bool,
 }
 
 impl Order {
-    /// As arguments, [`WARDEN`] first.
-    pub(super) fn to_args(&self) -> Vec<OsString> {
-        let isolate = match self.isolate {
-            Isolate::None => "none",
-            Isolate::Pid => "pid",
-        };
-        let term = self.term.as_millis().to_string();
-        let mut args: Vec<OsString> = vec![WARDEN.into(), term.into(), isolate.into(), self.input.word().into()];
-        args.extend(self.argv.iter().cloned());
-        args
+    /// As a file in memory, to be sent to the warden.
+    pub(super) fn to_file(&self) -> io::Result<OwnedFd> {
+        let mut file = File::from(memfd_create("order", MemfdFlags::CLOEXEC)?);
+        file.write_all(&self.to_bytes())?;
+        file.rewind()?;
+        Ok(file.into())
     }
 
-    /// From the arguments after [`WARDEN`].
-    pub(super) fn from_args(mut args: impl Iterator<Item = OsString>) -> Option<Self> {
-        let term = Duration::from_millis(args.next()?.to_str()?.parse().ok()?);
-        let isolate = match args.next()?.to_str()? {
-            "none" => Isolate::None,
-            "pid" => Isolate::Pid,
-            _ => return None,
-        };
-        let input = Input::from_word(args.next()?.to_str()?)?;
-        let argv: Vec<OsString> = args.collect();
-        (!argv.is_empty()).then_some(Self { term, isolate, input, argv })
+    /// From the file that was sent.
+    ///
+    /// # Errors
+    /// What the file cannot be read for, and `InvalidData` when it is no order.
+    pub(super) fn from_file(file: OwnedFd) -> io::Result<Self> {
+        let mut bytes = Vec::new();
+        File::from(file).read_to_end(&mut bytes)?;
+        Self::from_bytes(&bytes).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    }
+
+    /// Fields that end in a zero byte, which no argument and no variable can hold.
+    fn to_bytes(&self) -> Vec<u8> {
+        let term = self.term.as_millis().to_string();
+        let count = self.argv.len().to_string();
+        let record = if self.record { "record" } else { "no-record" };
+        let head = [term.as_str(), self.isolate.word(), self.input.word(), record, count.as_str()].map(OsStr::new);
+        let variables = self.env.iter().flat_map(|(name, value)| [name.as_os_str(), value.as_os_str()]);
+        let mut bytes = Vec::new();
+        for field in head.into_iter().chain(self.argv.iter().map(OsString::as_os_str)).chain(variables) {
+            bytes.extend_from_slice(field.as_bytes());
+            bytes.push(0);
+        }
+        bytes
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let mut fields = bytes.strip_suffix(&[0])?.split(|byte| *byte == 0);
+        let mut word = || std::str::from_utf8(fields.next()?).ok();
+        let term = Duration::from_millis(word()?.parse().ok()?);
+        let isolate = Isolate::from_word(word()?)?;
+        let input = Input::from_word(word()?)?;
+        let record = word()? == "record";
+        let count: usize = word()?.parse().ok()?;
+        let mut rest: Vec<OsString> = fields.map(|field| OsString::from_vec(field.to_vec())).collect();
+        if count == 0 || count > rest.len() {
+            return None;
+        }
+        let mut variables = rest.split_off(count).into_iter();
+        let mut env = Vec::new();
+        while let Some(name) = variables.next() {
+            env.push((name, variables.next()?));
+        }
+        Some(Self { term, isolate, input, argv: rest, env, record })
     }
 }
 
@@ -151,31 +189,36 @@ pub(super) fn errno(error: &io::Error) -> i32 {
 mod tests {
     use super::*;
 
-    #[test]
-    fn an_order_survives_the_command_line() {
-        let order = Order {
+    fn order() -> Order {
+        Order {
             term: Duration::from_millis(500),
             isolate: Isolate::Pid,
             input: Input::Pipe,
-            argv: vec!["sh".into(), "-c".into(), "echo \"a b\"\nexit 3".into()],
-        };
-        let args = order.to_args();
-        assert_eq!(args.first().and_then(|arg| arg.to_str()), Some(WARDEN));
-        assert_eq!(Order::from_args(args.into_iter().skip(1)), Some(order));
+            argv: vec!["sh".into(), "-c".into(), "echo \"a b\"\nexit 3".into(), OsString::new()],
+            env: vec![("PATH".into(), "/bin".into()), ("EMPTY".into(), OsString::new())],
+            record: true,
+        }
     }
 
     #[test]
-    fn an_order_without_a_command_is_none() {
-        assert_eq!(Order::from_args(["500", "none", "null"].into_iter().map(OsString::from)), None);
-        assert_eq!(Order::from_args(["soon", "none", "null", "sh"].into_iter().map(OsString::from)), None);
-        assert_eq!(Order::from_args(["500", "both", "null", "sh"].into_iter().map(OsString::from)), None);
-        assert_eq!(Order::from_args(["500", "none", "file", "sh"].into_iter().map(OsString::from)), None);
+    fn an_order_survives_its_file() {
+        assert_eq!(Order::from_file(order().to_file().unwrap()).unwrap(), order());
+    }
+
+    #[test]
+    fn a_cut_order_is_none() {
+        let bytes = order().to_bytes();
+        for end in 0..bytes.len() {
+            assert_ne!(Order::from_bytes(&bytes[..end]), Some(order()), "{end}");
+        }
+        let no_command = Order { argv: Vec::new(), ..order() };
+        assert_eq!(Order::from_bytes(&no_command.to_bytes()), None);
     }
 
     #[test]
     fn a_cut_line_is_no_word() {
-        let started = br#"{"started":{"pid":7}}"#;
-        assert_eq!(words(started).collect::<Vec<_>>(), [Word::Started { pid: 7 }]);
+        let started = br#"{"started":{"pid":7,"held_by":"sweep"}}"#;
+        assert_eq!(words(started).collect::<Vec<_>>(), [Word::Started { pid: 7, held_by: Containment::Sweep }]);
         assert_eq!(words(&started[..10]).count(), 0);
     }
 }

@@ -117,7 +117,7 @@ impl Bench {
         loop {
             let rows = self.scope.ledger().rows();
             if let Some(facts) = rows.last().and_then(|row| row.process.as_ref()) {
-                return Pid::from_raw(stat_field(facts.pid, 1).parse().unwrap()).unwrap();
+                return child_of_mine(facts.pid);
             }
             tokio::task::yield_now().await;
         }
@@ -202,6 +202,20 @@ pub(crate) fn stat_field(pid: impl std::fmt::Display, field: usize) -> String {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let rest = stat.rsplit_once(')').map(|(_, rest)| rest.to_owned()).unwrap_or_default();
     rest.split_whitespace().nth(field).unwrap_or_default().to_owned()
+}
+
+/// The nearest ancestor of a process that is a child of this one.
+fn child_of_mine(pid: u32) -> Pid {
+    let me = std::process::id().to_string();
+    let mut at = pid.to_string();
+    loop {
+        let parent = stat_field(&at, 1);
+        assert!(!parent.is_empty() && parent != "1", "pid {pid} is none of ours");
+        if parent == me {
+            return Pid::from_raw(at.parse().unwrap()).unwrap();
+        }
+        at = parent;
+    }
 }
 
 /// Waits for the death of a process, at most five seconds.
