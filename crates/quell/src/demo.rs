@@ -17,6 +17,7 @@ use quell_engine::hooks::HookSettings;
 use quell_engine::llm::demo::{DemoModel, DemoScript};
 use quell_engine::llm::{ProviderConfig, ProviderKind};
 use quell_engine::memory::MemorySettings;
+use quell_engine::proc::Isolate;
 use quell_engine::proc::WardenExe;
 use quell_engine::scope::Probe;
 use quell_engine::tools::ToolSettings;
@@ -52,6 +53,9 @@ pub(crate) struct DemoArgs {
     /// The command that the demo model runs; it has to print a line that begins with `ready`.
     #[arg(long, hide = true, default_value = TREE)]
     command: String,
+    /// Whether the command gets a PID namespace: `auto`, `pid` or `none`, as in the configuration of an agent.
+    #[arg(long, value_name = "HOW", default_value = "auto", value_parser = parse_isolate)]
+    isolate: Isolate,
 }
 
 pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<ExitCode> {
@@ -66,9 +70,13 @@ pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<ExitCode> {
     Ok(if receipt.leftovers.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+fn parse_isolate(word: &str) -> Result<Isolate, String> {
+    Isolate::from_word(word).ok_or_else(|| format!("{word:?} is none of auto, pid, none"))
+}
+
 async fn tour(args: &DemoArgs, home: &Path) -> anyhow::Result<Receipt> {
     let model = DemoModel::start(DemoScript::Tour { command: args.command.clone() }).await?;
-    let engine = Engine::start(engine_config(home, &model.base_url())?).await?;
+    let engine = Engine::start(engine_config(home, &model.base_url(), args.isolate)?).await?;
     let mut page = Page::new(args.json);
     let shown = show(&engine, &mut page).await;
     engine.shut_down().await;
@@ -182,7 +190,7 @@ fn history_line(message: &HistoryMessage) -> String {
     format!("    {:<9}  {partial}{}", message.role, [text, calls.join(", ")].join(" ").trim())
 }
 
-fn engine_config(home: &Path, base_url: &str) -> anyhow::Result<EngineConfig> {
+fn engine_config(home: &Path, base_url: &str, isolate: Isolate) -> anyhow::Result<EngineConfig> {
     let provider = ProviderConfig { base_url: Some(base_url.to_owned()), ..ProviderConfig::new(ProviderKind::Demo) };
     Ok(EngineConfig {
         clock: Clock::start(),
@@ -195,7 +203,7 @@ fn engine_config(home: &Path, base_url: &str) -> anyhow::Result<EngineConfig> {
         sessions: SessionSettings::default(),
         memory: MemorySettings::default(),
         retention: Retention::default(),
-        agents: BTreeMap::from([(AgentId::parse("main")?, AgentConfig::default())]),
+        agents: BTreeMap::from([(AgentId::parse("main")?, AgentConfig { isolate, ..AgentConfig::default() })]),
         providers: BTreeMap::from([("demo".to_owned(), provider)]),
         mcp: BTreeMap::new(),
         hooks: HookSettings::default(),

@@ -9,6 +9,7 @@ use quell_engine::proc::{CommandSpec, Isolate, OutputSink, SpawnError, WardenExe
 use quell_engine::scope::{Probe, Scope};
 use quell_kernel::StopTimes;
 use quell_protocol::ToolOutputStream;
+use quell_protocol::receipt::Containment;
 
 use super::finding::Finding;
 use super::{Patient, Setup};
@@ -36,24 +37,48 @@ pub(super) fn wardens(patient: &Patient) -> Vec<Finding> {
     vec![finding]
 }
 
-/// Asked for by an agent, a PID namespace has to be permitted.
+/// What ends the commands of agents: the kernel at once, or the search of a warden.
 pub(super) fn isolation(setup: &Setup<'_>) -> Vec<Finding> {
+    let bench = Bench { warden: setup.warden, environment: setup.environment, times: setup.loaded.stop_times() };
+    let held_by = match setup.runtime.block_on(bench.held_by()) {
+        Ok(held_by) => held_by,
+        Err(problem) => return vec![Finding::fail(problem, "run `quell demo` to see more")],
+    };
     let agents = setup.loaded.config.agents.iter().filter(|(_, agent)| agent.isolate == Isolate::Pid);
     let names: Vec<&str> = agents.map(|(id, _)| id.as_str()).collect();
-    if names.is_empty() {
-        return vec![Finding::ok("no agent asks for a PID namespace")];
-    }
-    let bench = Bench { warden: setup.warden, environment: setup.environment, times: setup.loaded.stop_times() };
-    let names = names.join(", ");
-    let finding = match setup.runtime.block_on(bench.run_isolated()) {
-        Ok(()) => Finding::ok(format!("PID namespaces work; asked for by {names}")),
-        Err(problem) => Finding::fail(
-            format!("{problem}; asked for by {names}"),
-            "remove isolate = \"pid\" there, or permit user namespaces: sysctl -w kernel.unprivileged_userns_clone=1",
+    let finding = match held_by {
+        HeldBy::Namespace { own_proc: true } => {
+            Finding::ok("commands get a PID namespace with a /proc of its own: a stop ends all of one at once")
+        }
+        HeldBy::Namespace { own_proc: false } => Finding::warn(
+            "commands get a PID namespace, and a stop ends all of one at once; they see the processes outside in /proc, \
+             because parts of /proc are hidden here, as containers and services do",
+            "nothing has to be done for stops; a host without hidden parts of /proc lets commands see their own processes alone",
+        ),
+        HeldBy::Other { words, why } if names.is_empty() => {
+            Finding::warn(format!("the system permits no PID namespace ({why}); commands are held by {words}"), REMEDY)
+        }
+        HeldBy::Other { words: _, why } => Finding::fail(
+            format!("the system permits no PID namespace ({why}); asked for by {}", names.join(", ")),
+            REMEDY,
         ),
     };
     vec![finding]
 }
+
+/// Who forbids namespaces, and how each permits them.
+const REMEDY: &str = "\
+permit user namespaces: sysctl -w user.max_user_namespaces=10000; on Ubuntu also kernel.apparmor_restrict_unprivileged_userns=0; \
+in a container a seccomp profile that allows clone with CLONE_NEWUSER; under systemd Delegate=yes gives each command a cgroup instead";
+
+/// Found by a command that was tried.
+enum HeldBy {
+    Namespace { own_proc: bool },
+    Other { words: &'static str, why: String },
+}
+
+/// Ends with 0 when /proc shows the shell under the number that it has for itself.
+const LOOKS_AT_PROC: &str = "read number rest </proc/self/stat; [ \"$number\" = $$ ]";
 
 /// What a command needs to run.
 struct Bench<'a> {
@@ -84,14 +109,21 @@ impl Bench<'_> {
         Ok(took)
     }
 
-    async fn run_isolated(&self) -> Result<(), String> {
+    async fn held_by(&self) -> Result<HeldBy, String> {
+        let wardens = self.wardens()?;
         let scope = Scope::new(Clock::start(), Probe::default());
-        let mut sink = Silent;
-        let ended = self.wardens()?.run(&self.command("true", Isolate::Pid), &scope, &mut sink).await;
+        let tried = wardens.run(&self.command(LOOKS_AT_PROC, Isolate::Auto), &scope, &mut Silent).await;
+        let refused = wardens.run(&self.command("true", Isolate::Pid), &scope, &mut Silent).await.err();
         scope.close().await;
-        match ended.map_err(|error| describe(&error))?.code {
-            Some(0) => Ok(()),
-            code => Err(format!("a command in a PID namespace ended with {code:?} instead of 0")),
+        let end = tried.map_err(|error| describe(&error))?;
+        match end.held_by {
+            Some(Containment::Namespace) => Ok(HeldBy::Namespace { own_proc: end.code == Some(0) }),
+            Some(other) => {
+                let cause = refused.as_ref().and_then(std::error::Error::source);
+                let why = cause.map_or_else(|| "it was refused once".to_owned(), ToString::to_string);
+                Ok(HeldBy::Other { words: other.words(), why })
+            }
+            None => Err("a test command did not start".to_owned()),
         }
     }
 

@@ -319,11 +319,6 @@ fn a_provider_that_cannot_be_reached_fails(#[case] base_url: &str, #[case] says:
     assert_one(&providers::providers(&ward.setup()), State::Fail, says);
 }
 
-#[test]
-fn isolation_matters_only_to_those_who_ask_for_it() {
-    assert_one(&processes::isolation(&Ward::new("").setup()), State::Ok, "no agent asks");
-}
-
 /// An output that can be read afterwards.
 #[derive(Clone, Default)]
 struct Paper(Rc<RefCell<Vec<u8>>>);

@@ -83,7 +83,7 @@ fn a_process_that_survives_is_named_and_the_tour_fails() {
          while ! [ -s {0} ]; do :; done\necho ready\nwait",
         survivor.display()
     );
-    let shown = run(as_nobody(&home, &quell).args(["demo", "--command", &script]));
+    let shown = run(as_nobody(&home, &quell).args(["demo", "--isolate", "none", "--command", &script]));
     let pid: i32 = fs::read_to_string(&survivor).unwrap().trim().parse().unwrap();
     let lived = leaks::process(u32::try_from(pid).unwrap());
     // Ours to clean up: the tour could not, which is what it has to say.

@@ -21,6 +21,7 @@ mod doors;
 mod examples;
 mod harness;
 mod hooks;
+mod hostile;
 mod http;
 mod matrix;
 mod mcp;

@@ -134,7 +134,7 @@ async fn a_killed_warden_leaves_nothing_and_the_run_goes_on() {
     let run = running(&house, &mark, commands::deaf_setsid_child(&mark), 2).await;
     house.model.script(Behaviour::text("it was killed"));
     let children = leaks::children_of(std::process::id());
-    let wardens: Vec<_> = children.iter().filter(|child| child.command.contains("quell")).collect();
+    let wardens: Vec<_> = children.iter().filter(|child| child.command.contains("warden")).collect();
     let [warden] = wardens.as_slice() else { panic!("not one warden: {children:#?}") };
     let pid = Pid::from_raw(i32::try_from(warden.pid).unwrap()).unwrap();
     kill_process(pid, Signal::KILL).unwrap();
