@@ -226,7 +226,11 @@ async fn a_run_that_is_not_over_shows_what_it_holds_and_when_its_stop_came() {
     let run = house.send("s", "do it").await;
     house.http.events(&run, 0).await.until("tool.output").await;
     let path = format!("/api/runs/{run}");
-    let live = house.http.get(&path).await.expect_status(200);
+    let mut live = house.http.get(&path).await.expect_status(200);
+    // What a command prints may be heard before its warden has told its number.
+    while !live["held"].as_array().unwrap().iter().any(|row| row["pid"].is_number()) {
+        live = house.http.get(&path).await.expect_status(200);
+    }
     let held = |view: &Value, kind: &str| {
         let rows: Vec<Value> = view["held"].as_array().unwrap().clone();
         rows.into_iter().find(|row| row["kind"] == kind).unwrap_or_else(|| panic!("no {kind} in {view:#}"))
