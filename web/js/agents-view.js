@@ -154,7 +154,7 @@ async function stop(id, scope) {
   } catch (problem) {
     const told = stopFailure("agents.stop.failed", problem);
     console.error(told, problem);
-    toasts.error(told);
+    toasts.error(told, problem);
   }
   store.refresh("agents", "runs");
 }

@@ -178,7 +178,7 @@ async function abort(id, button) {
   } catch (problem) {
     const told = t("agents.abort.failed", { reason: reasonOf(problem) });
     console.error(told, problem);
-    toasts.error(told);
+    toasts.error(told, problem);
   } finally {
     button.removeAttribute("aria-busy");
   }

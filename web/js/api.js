@@ -4,6 +4,7 @@
 //                               parsed JSON, or null for an empty answer
 //   await getUntil(signal, path)  a GET that an AbortSignal can end
 //   await stop(path, body?)     a POST that must not wait behind anything and outlives the page
+//   await stopUntil(signal, path, body?)  the same, given up with code "network" when the signal says so
 //   all throw Problem {code, detail, status}; `code` is "network" when the daemon did not answer at all, and
 //                               "unspeakable" when no address can name what was meant
 //   session(key), run(id)       the paths of these, escaped
@@ -67,6 +68,10 @@ export function del(path) {
 
 export function stop(path, body = {}) {
   return ask("POST", path, body, { priority: "high", keepalive: true });
+}
+
+export function stopUntil(signal, path, body = {}) {
+  return ask("POST", path, body, { priority: "high", keepalive: true, signal });
 }
 
 async function ask(method, path, body, options = {}) {

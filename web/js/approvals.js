@@ -160,7 +160,7 @@ async function answer(row, decision, button) {
     if (problem.status === 409) {
       toasts.info(t("approvals.late", { reason: oneLine(problem.detail, 200) }));
     } else {
-      toasts.error(t("approvals.failed", { reason: reasonOf(problem) }));
+      toasts.error(t("approvals.failed", { reason: reasonOf(problem) }), problem);
     }
   } finally {
     card.removeAttribute("aria-busy");

@@ -174,7 +174,7 @@ async function end(process, kind, button) {
   } catch (problem) {
     const told = t("processes.end-failed", { reason: reasonOf(problem) });
     console.error(told, problem);
-    toasts.error(told);
+    toasts.error(told, problem);
   } finally {
     clearTimeout(offer);
     button.removeAttribute("aria-busy");

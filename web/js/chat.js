@@ -272,7 +272,7 @@ async function choose(change) {
     store.refresh("sessions");
   } catch (problem) {
     mine.config = before;
-    toasts.error(t("chat.not-changed", { reason: reasonOf(problem) }));
+    toasts.error(t("chat.not-changed", { reason: reasonOf(problem) }), problem);
   }
   if (open === mine) {
     showChoices();

@@ -10,6 +10,7 @@
 //     close()        its elements are the next one's; answers that are still to come touch them no more
 
 import * as api from "./api.js";
+import * as drafts from "./drafts.js";
 import { byId, h, icon, isComposing, isSecondHalf, listen, setText } from "./dom.js";
 import { newId } from "./new-id.js";
 import { Queue } from "./queue.js";
@@ -33,15 +34,13 @@ const MODES = {
   },
 };
 const REFUSED = new Set(["network", "held", "queue_full"]);
-/** What was written and not sent, by writer and session, so that looking at another one loses nothing. */
-const drafts = new Map();
 /** The composer that the elements belong to. */
 let present = null;
 
 export class Composer {
   constructor(key, conversation, sent) {
     Object.assign(this, { key, conversation, sent });
-    this.draft = `${store.get("me")?.principal} ${key}`;
+    this.writer = store.get("me")?.principal;
     this.message = byId("message");
     this.button = byId("send");
     this.busy = byId("send-busy");
@@ -50,6 +49,8 @@ export class Composer {
     this.sends = new Map();
     /** The message that the daemon did not answer: {runId, text, policy}; it may have it all the same. */
     this.unanswered = null;
+    /** Messages whose texts are back in the field: a stop that finds one late brings its text again. */
+    this.returned = new Set();
     this.shownMode = null;
     this.queue = new Queue(byId("queue"), key, {
       takeBack: (messages) => this.takeBack(messages),
@@ -63,9 +64,10 @@ export class Composer {
       withdrawn: (messages) => this.takeBack(messages),
       changed: () => this.update(),
       principal: () => store.get("me")?.principal,
-      failed: (text) => toasts.error(text),
+      failed: (text, problem) => toasts.error(text, problem),
+      noted: (text) => toasts.info(text),
     });
-    this.message.value = drafts.get(this.draft) || "";
+    this.message.value = drafts.read(this.writer, key);
     this.policy.value = recall(POLICY) || "queue";
     this.forget = [
       listen(this.message, "input", () => this.typed()),
@@ -82,7 +84,7 @@ export class Composer {
 
   close() {
     present = null;
-    drafts.set(this.draft, this.message.value);
+    this.keepDraft();
     this.forget.forEach((leave) => leave());
     this.control.close();
     this.queue.close();
@@ -161,9 +163,14 @@ export class Composer {
       this.unanswered = null;
       if (this.message.value.trim() === lost.text) {
         this.message.value = "";
+        this.keepDraft();
         this.grow();
       }
     }
+  }
+
+  keepDraft() {
+    drafts.write(this.writer, this.key, this.message.value);
   }
 
   showMode(mode) {
@@ -186,16 +193,18 @@ export class Composer {
         store.get("runs").filter((run) => !gone.has(run.runId)),
       );
     }
-    [...messages].reverse().forEach((one) => this.putBack(one.text));
+    const fresh = messages.filter((one) => !this.returned.has(one.runId));
+    fresh.forEach((one) => this.returned.add(one.runId));
+    fresh.reverse().forEach((one) => this.putBack(one.text));
   }
 
   /** Into the field where it was written, or into the draft of that session when another one is open. */
   putBack(text) {
     const here = this.heir();
-    const before = here ? here.message.value : (drafts.get(this.draft) ?? "");
+    const before = here ? here.message.value : drafts.read(this.writer, this.key);
     const joined = before.trim() === "" ? text : `${text}\n\n${before}`;
+    drafts.write(this.writer, this.key, joined);
     if (!here) {
-      drafts.set(this.draft, joined);
       return;
     }
     here.message.value = joined;
@@ -205,7 +214,7 @@ export class Composer {
 
   /** The open composer of the same writer and session: this one, or one that was opened anew since. */
   heir() {
-    return present?.draft === this.draft ? present : null;
+    return present?.writer === this.writer && present?.key === this.key ? present : null;
   }
 
   async send() {
@@ -227,7 +236,7 @@ export class Composer {
       }),
     });
     this.message.value = "";
-    drafts.delete(this.draft);
+    this.keepDraft();
     this.grow();
     this.control.begun();
     this.sent();
@@ -261,6 +270,7 @@ export class Composer {
 
   refused(problem, message) {
     const here = this.heir();
+    this.returned.add(message.runId);
     this.putBack(message.text);
     if (here) {
       // One that was stopped on its way is over wherever it is; under the same id it would end at once again.
@@ -292,7 +302,7 @@ export class Composer {
   }
 
   typed() {
-    drafts.set(this.draft, this.message.value);
+    this.keepDraft();
     this.grow();
     this.update();
   }

@@ -137,7 +137,7 @@ async function toggleHold() {
   try {
     store.put("hold", held ? await api.del("/api/hold") : await api.put("/api/hold", { held: true }));
   } catch (problem) {
-    toasts.error(t(held ? "hold.lift-failed" : "hold.failed", { reason: reasonOf(problem) }));
+    toasts.error(t(held ? "hold.lift-failed" : "hold.failed", { reason: reasonOf(problem) }), problem);
   } finally {
     button.removeAttribute("aria-busy");
   }
@@ -158,7 +158,7 @@ async function signOut() {
     await api.post("/api/sign-out");
     location.reload();
   } catch (problem) {
-    toasts.error(t("shell.sign-out-failed", { reason: reasonOf(problem) }));
+    toasts.error(t("shell.sign-out-failed", { reason: reasonOf(problem) }), problem);
   }
 }
 

@@ -5,6 +5,8 @@
 //   state()                        "live" | "connecting" | "lost"; onState(fn) -> function that forgets it
 //   onRefused(fn)                  fn() when an attempt to connect failed: the daemon is not there, or does
 //                                  not know us any more
+//   onGreeted(fn)                  fn(request) behind each handshake: what it asks goes before all else
+//   hurry(), hurryWhile(fn)        connect now, if that is due at all; and often while fn() is true
 //   await request(method, params)  the payload, or throws Problem; fails at once while not live
 //   on(event, fn)                  fn(payload) for each event of that name -> function that forgets it
 //   follow(runId, after, fn)       fn(runEvent) for each event of a run behind number `after`, across
@@ -22,6 +24,8 @@ const OPENING_MS = 10_000;
 const PROBE_MS = 3_000;
 const FIRST_WAIT_MS = 250;
 const LONGEST_WAIT_MS = 8_000;
+/** The longest while something waits for the connection. */
+const HURRIED_WAIT_MS = 1_000;
 const FOLLOW_AGAIN_MS = 2_000;
 /** The code of a request that will be refused again, however often it is made. */
 const REFUSED = "INVALID_REQUEST";
@@ -36,6 +40,8 @@ const waking = () => [
 const events = new Map();
 const stateListeners = new Set();
 const refusedListeners = new Set();
+const greetedListeners = new Set();
+const hurrying = new Set();
 const followed = new Map();
 let waiting = new Map();
 let socket = null;
@@ -74,6 +80,14 @@ export function onState(fn) {
 export function onRefused(fn) {
   refusedListeners.add(fn);
   return () => refusedListeners.delete(fn);
+}
+
+export function onGreeted(fn) {
+  greetedListeners.add(fn);
+}
+
+export function hurryWhile(fn) {
+  hurrying.add(fn);
 }
 
 export function on(event, fn) {
@@ -228,6 +242,7 @@ async function greet() {
       scopes: ["operator.read", "operator.write", "operator.admin"],
       caps: ["run-events"],
     });
+    greetedListeners.forEach((fn) => fn(send));
     await send("sessions.subscribe", {});
   } catch {
     mine.close();
@@ -277,10 +292,11 @@ function lost() {
   clearTimeout(retry);
   // Half of the wait is chance, so that the pages of a house do not all come back in the same moment.
   retry = setTimeout(open, wait * (0.5 + Math.random() / 2));
-  wait = Math.min(wait * 2, LONGEST_WAIT_MS);
+  const hurried = [...hurrying].some((fn) => fn());
+  wait = Math.min(wait * 2, hurried ? HURRIED_WAIT_MS : LONGEST_WAIT_MS);
 }
 
-function hurry() {
+export function hurry() {
   if (!wanted || document.hidden) {
     return;
   }

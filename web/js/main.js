@@ -7,14 +7,17 @@ import * as api from "./api.js";
 import * as approvals from "./approvals.js";
 import * as chat from "./chat.js";
 import { byId, listen } from "./dom.js";
+import * as drafts from "./drafts.js";
 import * as everything from "./everything.js";
 import * as header from "./header.js";
 import * as inspector from "./inspector.js";
+import * as keptStops from "./kept-stops.js";
 import * as live from "./live.js";
 import * as sessions from "./sessions.js";
 import * as signIn from "./sign-in.js";
 import * as store from "./store.js";
 import { loadTexts, onLanguage, refreshTimes, translate } from "./texts.js";
+import * as toasts from "./toasts.js";
 
 const TIMES_MS = 10_000;
 const LIVE_TIMES_MS = 1_000;
@@ -73,6 +76,8 @@ function signedOut() {
     leaveShell();
     store.end();
     live.close();
+    keptStops.forgetAll();
+    drafts.forgetStored();
   }
   showSignIn(null);
 }
@@ -97,6 +102,7 @@ function enterShell() {
     inspector.mount(byId("inspector")),
     drawers(),
     ...["connection", "behind"].map((slice) => store.subscribe(slice, markStale)),
+    store.subscribe("connection", (state) => state === "live" && toasts.connectionIsBack()),
   ];
 }
 

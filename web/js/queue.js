@@ -109,7 +109,7 @@ export class Queue {
       }
     } catch (problem) {
       button.disabled = false;
-      toasts.error(stopFailure("stop.failed", problem));
+      toasts.error(stopFailure("stop.failed", problem), problem);
     }
     store.refresh("runs");
   }

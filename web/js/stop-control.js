@@ -7,15 +7,20 @@
 //     facts    {runs(): [{runId, state, stopping}] not over, sending(): run ids under way to the daemon,
 //              arrival(runId): a promise of whether such a one arrived, lastEnded(): run or null,
 //              withdrawn(messages): [{runId, text}] that the stop took out of the queue, changed(),
-//              principal(): who presses, failed(text): a stop that did not stop, told until it is read}
+//              principal(): who presses, failed(text, problem): a stop that did not stop, told until it is
+//              read, noted(text): what became of a stop, where the line has no place for it}
 //     mode()   "send" | "stop" | "force"
 //     begun()  a new message was sent: the receipt of the last stop has been read
 //     tell(text)   a problem, until the next message or stop
 //     close()      the line is the next one's; a stop that is under way goes on, and is told if it failed
+//
+// A stop that the daemon does not answer, because the connection is lost, is kept for the runs that it was
+// meant for (kept-stops.js), and says so.
 
 import * as api from "./api.js";
 import { asking, modeOf, stillAsked, stoppedNothing } from "./asked-stop.js";
 import { setText } from "./dom.js";
+import { isWaiting, keep, UNKNOWN_RUN } from "./kept-stops.js";
 import * as live from "./live.js";
 import { stopFailure } from "./reasons.js";
 import { heldLine, receiptLine } from "./receipt.js";
@@ -32,7 +37,12 @@ export class StopControl {
     this.looking = 0;
     this.readReceiptOf = null;
     this.problem = null;
+    /** What became of a stop that came too late. */
+    this.late = "";
     this.closed = false;
+    this.forget = live.onState((state) => this.connectionChanged(state));
+    /** Ends the request of a stop that is under way. */
+    this.under = null;
   }
 
   mode() {
@@ -47,8 +57,62 @@ export class StopControl {
     const late = this.facts.sending();
     this.asked = asking(mode === "force" ? "forced" : "gentle", this.facts.runs(), late);
     this.problem = null;
+    this.late = "";
     this.facts.changed();
-    this.ask(this.asked, late);
+    if (live.state() === "lost") {
+      this.keepFor(this.asked);
+    } else {
+      this.ask(this.asked, late);
+    }
+    this.facts.changed();
+  }
+
+  /**
+   * The session's stop covers what runs in it when it arrives. One that arrives after the connection was lost
+   * would find runs that nobody meant, so that it is given up, and its runs are stopped by their ids.
+   */
+  connectionChanged(state) {
+    if (state === "lost") {
+      this.under?.abort();
+    }
+    this.facts.changed();
+  }
+
+  keepFor(asked) {
+    const force = asked.how === "forced";
+    for (const runId of asked.ids) {
+      keep(runId, { force }, {
+        answered: (answer) => this.keptAnswered(answer),
+        refused: (problem) => this.keptRefused(asked, problem),
+      });
+    }
+  }
+
+  keptAnswered({ state, aborted, verdict, withdrawn }) {
+    this.facts.withdrawn(withdrawn ?? []);
+    if (state === "ended" && !aborted && !isByPerson(verdict)) {
+      this.tooLate();
+    }
+    this.facts.changed();
+  }
+
+  /** Beside another run at work, or another session, the line is not about this run any more. */
+  tooLate() {
+    const text = t("stop.too-late");
+    if (this.closed || this.facts.runs().some((run) => !this.asked?.ids.has(run.runId))) {
+      this.facts.noted(text);
+    } else {
+      this.late = text;
+    }
+  }
+
+  /** A run that the daemon does not know is over, or never arrived there; its stop is kept for it there. */
+  keptRefused(asked, problem) {
+    if (!UNKNOWN_RUN.has(problem.code)) {
+      this.drop(asked);
+      this.facts.failed(stopFailure("stop.failed", problem), problem);
+    }
+    this.facts.changed();
   }
 
   async ask(asked, late) {
@@ -57,7 +121,7 @@ export class StopControl {
     // one behind it once it has arrived.
     late.forEach((runId) => this.stopAhead(runId, force));
     try {
-      const answer = await api.stop(`${api.session(this.key)}/stop`, { keepBackground: true, ...force });
+      const answer = await this.stopSession({ keepBackground: true, ...force });
       this.facts.withdrawn(answer.withdrawn);
       const caught = await Promise.all(late.map((runId) => this.stopLate(runId, force)));
       if (stoppedNothing(answer) && !caught.includes(true)) {
@@ -67,10 +131,26 @@ export class StopControl {
       if (!(error instanceof api.Problem)) {
         throw error;
       }
-      this.drop(asked);
-      this.facts.failed(stopFailure("stop.failed", error));
+      if (error.code === "network") {
+        this.keepFor(asked);
+      } else {
+        this.drop(asked);
+        this.facts.failed(stopFailure("stop.failed", error), error);
+      }
     }
     this.facts.changed();
+  }
+
+  async stopSession(body) {
+    const mine = new AbortController();
+    this.under = mine;
+    try {
+      return await api.stopUntil(mine.signal, `${api.session(this.key)}/stop`, body);
+    } finally {
+      if (this.under === mine) {
+        this.under = null;
+      }
+    }
   }
 
   /**
@@ -133,15 +213,23 @@ export class StopControl {
     this.line.classList.toggle("stopping", stopping);
     this.line.classList.toggle("problem", this.problem !== null);
     this.line.classList.toggle("leftovers", Boolean(receipt?.leftovers.length));
-    setText(this.line, this.problem ?? (stopping ? this.settling() : receipt ? receiptLine(receipt) : ""));
-    if (stopping) {
+    const end = this.late || (receipt ? receiptLine(receipt) : "");
+    setText(this.line, this.problem ?? (stopping ? this.settling() : mode === "send" ? end : ""));
+    if (stopping && !this.isWaiting()) {
       this.looking ||= setTimeout(() => this.look(), LOOK_MS);
     }
   }
 
   settling() {
     const word = t(this.asked?.how === "forced" ? "settling.forcing" : "settling.stopping");
+    if (this.isWaiting()) {
+      return `${word} · ${t("settling.connection")}`;
+    }
     return this.held === "" ? word : `${word} · ${t("settling.waits", { what: this.held })}`;
+  }
+
+  isWaiting() {
+    return [...(this.asked?.ids ?? [])].some(isWaiting);
   }
 
   /** What a stop still waits for, by name, until it is over. */
@@ -167,6 +255,7 @@ export class StopControl {
   begun() {
     this.readReceiptOf = this.facts.lastEnded();
     this.problem = null;
+    this.late = "";
     this.held = "";
   }
 
@@ -177,9 +266,15 @@ export class StopControl {
 
   close() {
     this.closed = true;
+    this.forget();
     clearTimeout(this.looking);
     this.looking = 0;
     setText(this.line, "");
     this.line.classList.remove("stopping", "problem", "leftovers");
   }
+}
+
+/** True for an end that a person's stop made: then the receipt is what there is to tell. */
+function isByPerson(verdict) {
+  return verdict?.kind === "aborted" && (verdict.reason === "user" || verdict.reason === "command");
 }

@@ -1,8 +1,8 @@
 // The button that stops one run, and the one that forces it, wherever a run is shown. It does not know the
 // place.
 
-import * as api from "./api.js";
 import { h, icon } from "./dom.js";
+import { isWaiting, keep, UNKNOWN_RUN } from "./kept-stops.js";
 import { stopFailure } from "./reasons.js";
 import { shortId } from "./short-id.js";
 import * as store from "./store.js";
@@ -52,13 +52,23 @@ function button(name, drawing, { name: label, text, small, order }) {
   return element;
 }
 
+/** Until the daemon has answered; what is asked while the connection is lost waits for it. */
 async function stopRun(runId, force) {
-  try {
-    await api.stop(`${api.run(runId)}/stop`, force ? { force: true } : {});
-  } catch (problem) {
-    const told = stopFailure("run.stop.failed", problem);
-    console.error(told, problem);
-    toasts.error(told);
-  }
+  await new Promise((answered) => {
+    keep(runId, { force }, {
+      answered,
+      refused: (problem) => {
+        if (!UNKNOWN_RUN.has(problem.code)) {
+          const told = stopFailure("run.stop.failed", problem);
+          console.error(told, problem);
+          toasts.error(told);
+        }
+        answered();
+      },
+    });
+    if (isWaiting(runId)) {
+      toasts.info(t("run.stop.waits"));
+    }
+  });
   store.refresh("runs");
 }

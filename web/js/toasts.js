@@ -1,5 +1,10 @@
 // Short messages at the edge of the page about what a person has just asked for. They never take the focus;
-// errors stay until they are dismissed. It does not know what the messages are about.
+// errors stay until they are dismissed; one that says that the daemon did not answer goes when it answers again.
+// It does not know what the messages are about.
+//
+//   success(text), info(text)     fade
+//   error(text, problem?)         the Problem that it is about
+//   connectionIsBack()            what was not answered is known by now
 
 import { byId, h, icon } from "./dom.js";
 import { t } from "./texts.js";
@@ -13,7 +18,17 @@ const MARKS = { success: "done", info: "clock", error: "failed" };
 
 export const success = (text) => show("success", text);
 export const info = (text) => show("info", text);
-export const error = (text) => show("error", text);
+
+export function error(text, problem) {
+  const toast = show("error", text);
+  toast.toggleAttribute("data-unanswered", problem?.code === "network");
+}
+
+export function connectionIsBack() {
+  byId("toasts")
+    .querySelectorAll(".toast[data-unanswered]")
+    .forEach((toast) => toast.remove());
+}
 
 function show(kind, text) {
   const root = byId("toasts");
@@ -44,6 +59,7 @@ function show(kind, text) {
     fade(toast);
   }
   makeRoom(root);
+  return toast;
 }
 
 function fade(toast) {

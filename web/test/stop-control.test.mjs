@@ -6,6 +6,7 @@ import { after, beforeEach, test } from "node:test";
 
 import { StopControl } from "../js/stop-control.js";
 import { useTexts } from "../js/texts.js";
+import { connection } from "./lost-connection.mjs";
 
 useTexts(JSON.parse(readFileSync(new URL("../texts.json", import.meta.url), "utf8")), "en");
 
@@ -52,6 +53,8 @@ function control(facts = {}) {
     principal: () => "anna",
     told: [],
     failed: (text) => all.told.push(text),
+    notes: [],
+    noted: (text) => all.notes.push(text),
     ...facts,
   };
   const stop = new StopControl("s", line, all);
@@ -149,4 +152,116 @@ test("a message that is under way is stopped ahead of its arrival, and once more
   assert.equal(stops(), 2);
   assert.deepEqual(facts.told, []);
   stop.close();
+});
+
+const RUNNING = { runId: "a", state: "running", stopping: false };
+const network = () => Promise.reject(new TypeError("no network"));
+/** Asks over HTTP fail from now on. */
+const noNetwork = () => {
+  globalThis.fetch = network;
+};
+const stopsOf = (line) => line.requests.filter(({ method }) => method === "runs.stop");
+
+test("a stop while the connection is lost waits for it, and goes first by run id", async () => {
+  const line = connection();
+  await line.open();
+  await line.lose();
+  noNetwork();
+  const { stop, line: settling, facts } = control();
+  facts.now = [RUNNING];
+  stop.press();
+  await settled();
+  assert.equal(stop.mode(), "force", "the stop is kept");
+  assert.match(settling.textContent, /waits for the connection/);
+  assert.deepEqual(facts.told, [], "nothing has failed");
+  const before = line.requests.length;
+  line.answer("runs.stop", () => [true, { runId: "a", state: "ending", aborted: true, withdrawn: [] }]);
+  await line.open();
+  await settled();
+  const [greeting, first] = line.requests.slice(before);
+  assert.equal(greeting.method, "connect");
+  assert.deepEqual(first, { method: "runs.stop", params: { runId: "a" } });
+  assert.equal(stopsOf(line).length, 1);
+  stop.update();
+  assert.doesNotMatch(settling.textContent, /waits for the connection/);
+  facts.now = [];
+  stop.close();
+  line.leave();
+});
+
+test("a kept stop is never that of a run which follows", async () => {
+  const line = connection();
+  await line.open();
+  await line.lose();
+  noNetwork();
+  const { stop, line: settling, facts } = control();
+  facts.now = [RUNNING];
+  stop.press();
+  await settled();
+  facts.now = [{ runId: "b", state: "running", stopping: false }];
+  const verdict = { kind: "completed" };
+  line.answer("runs.stop", () => [true, { runId: "a", state: "ended", aborted: false, withdrawn: [], verdict }]);
+  facts.now = [];
+  await line.open();
+  await settled();
+  assert.deepEqual(
+    stopsOf(line).map(({ params }) => params.runId),
+    ["a"],
+  );
+  assert.match(settling.textContent, /ended before the stop arrived/);
+  facts.now = [{ runId: "b", state: "running", stopping: false }];
+  stop.update();
+  assert.equal(stop.mode(), "stop", "the successor was not asked to stop");
+  assert.equal(settling.textContent, "");
+  stop.close();
+  line.leave();
+});
+
+test("a kept stop outlives a connection that is lost again before the answer", async () => {
+  const line = connection();
+  await line.open();
+  const { stop, facts } = control();
+  facts.now = [RUNNING];
+  // The line breaks while the stop is on its way.
+  globalThis.fetch = (_path, { signal } = {}) =>
+    new Promise((_, reject) => signal?.addEventListener("abort", () => reject(signal.reason)));
+  stop.press();
+  await line.lose();
+  await settled();
+  noNetwork();
+  line.answer("runs.stop", () => null);
+  await line.open();
+  await line.lose();
+  line.answer("runs.stop", () => [true, { runId: "a", state: "ending", aborted: true, withdrawn: [] }]);
+  await line.open();
+  await settled();
+  assert.equal(stopsOf(line).length, 2, "sent on each connection until it was answered");
+  await line.lose();
+  await line.open();
+  await settled();
+  assert.equal(stopsOf(line).length, 2);
+  stop.close();
+  line.leave();
+});
+
+test("a second press while the connection is lost makes the kept stop a forced one", async () => {
+  const line = connection();
+  await line.open();
+  await line.lose();
+  noNetwork();
+  const { stop, facts } = control();
+  facts.now = [RUNNING];
+  stop.press();
+  await settled();
+  stop.press();
+  await settled();
+  line.answer("runs.stop", () => [true, { runId: "a", state: "ending", aborted: true, withdrawn: [] }]);
+  await line.open();
+  await settled();
+  assert.deepEqual(
+    stopsOf(line).map(({ params }) => params),
+    [{ runId: "a", force: true }],
+  );
+  stop.close();
+  line.leave();
 });

@@ -1,7 +1,7 @@
 //! The daemon dies and comes back: the page says that what it shows is old, connects again by itself, is still signed in, and
 //! goes on where it was.
 
-use quell_testkit::browser::is_skipped;
+use quell_testkit::browser::{Key, is_skipped};
 use quell_testkit::model::Behaviour;
 
 use super::Scene;
@@ -28,9 +28,10 @@ async fn a_page_outlives_its_daemon() {
     // What is known stays in sight.
     browser.reads("article.turn[data-role=assistant]", "what was said before").await;
     assert_eq!(browser.value("document.querySelector('#message').value").await, "half a thou");
-    // A stop that nobody answers is not silent, and not said to have failed.
+    // A stop that nobody answers is not silent, and is not said to have failed: it waits.
     browser.click("#send").await;
-    scene.toast("error", "No answer: whether it was stopped is not known").await;
+    browser.reads("#settling", "waits for the connection").await;
+    assert_eq!(browser.count("#toasts .toast.error").await, 0);
 
     let (home, address) = (scene.daemon.home().clone(), scene.daemon.address().to_owned());
     scene.daemon = home.start_on(exe(), &address).await;
@@ -42,7 +43,9 @@ async fn a_page_outlives_its_daemon() {
     // The run was sealed by the new daemon: it is over, and the page has heard.
     scene.mode("send").await;
     browser.reads("article.turn.stopped", "what was said before").await;
+    browser.reads("#settling", "ended before the stop arrived").await;
     assert_eq!(browser.count("article.turn[data-role=user]").await, 1, "nothing is shown twice");
+    assert_eq!(browser.count("#toasts .toast.error").await, 0);
     assert_eq!(browser.value("document.querySelector('#message').value").await, "half a thou");
     scene.model.script(Behaviour::text("I am back."));
     browser.fill("#message", "ght").await;
@@ -83,4 +86,61 @@ async fn a_stream_goes_on_where_it_was() {
     let text = browser.text("article.turn[data-role=assistant] .markdown").await;
     assert_eq!(text.trim(), "one two three", "nothing is lost and nothing is doubled");
     browser.assert_quiet(&["WebSocket connection to", "/api/sessions/resumed"]).await;
+}
+
+/// What a person does without a connection: Esc, on a run that goes on meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_without_a_connection_is_sent_when_it_is_back() {
+    if is_skipped() {
+        return;
+    }
+    let scene = Scene::open().await;
+    let relay = super::relay::Relay::before(scene.daemon.url()).await;
+    let browser = &scene.browser;
+    browser.open(&scene.link().replace(scene.daemon.url(), &relay.url)).await;
+    browser.shown("[data-fact=connection][data-state=live]").await;
+    scene.session("cut-off").await;
+    for times in 1..=3 {
+        scene.streaming(&format!("Part {times} goes on")).await;
+        browser.offline(true).await;
+        relay.cut().await;
+        browser.until("document.body.classList.contains('stale')").await;
+        browser.press(Key::Escape).await;
+        browser.reads("#settling", "waits for the connection").await;
+        scene.mode("force").await;
+        assert_eq!(browser.count("#toasts .toast.error").await, 0);
+        browser.offline(false).await;
+        relay.mend();
+        scene.model.request(times - 1).client_left().await;
+        scene.mode("send").await;
+        browser.reads("#settling", "stopped in ").await;
+        let stopped = format!("document.querySelectorAll('article.turn.stopped .receipt-line').length === {times}");
+        browser.until(&stopped).await;
+    }
+    // A message that follows is not stopped by any of them.
+    scene.model.script(Behaviour::text("I am not stopped."));
+    scene.say("and now?").await;
+    browser.reads("article.turn[data-role=assistant]", "I am not stopped.").await;
+    scene.mode("send").await;
+    assert_eq!(browser.count("article.turn.stopped").await, 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_draft_outlives_a_reload_and_not_the_sending() {
+    if is_skipped() {
+        return;
+    }
+    let scene = Scene::open().await;
+    scene.sign_in().await;
+    scene.session("drafted").await;
+    let browser = &scene.browser;
+    browser.fill("#message", "half a thought").await;
+    browser.reload().await;
+    browser.until("document.querySelector('#message')?.value === 'half a thought'").await;
+    scene.model.script(Behaviour::text("Whole."));
+    browser.press(Key::Enter).await;
+    browser.reads("article.turn[data-role=assistant]", "Whole.").await;
+    browser.reload().await;
+    browser.reads("article.turn[data-role=assistant]", "Whole.").await;
+    assert_eq!(browser.value("document.querySelector('#message').value").await, "");
 }
