@@ -1,6 +1,10 @@
 //! The scenes: what the model says in each, and which messages bring it about.
 
+use std::path::PathBuf;
+use std::sync::LazyLock;
+
 use quell_testkit::commands::{self, Marker};
+use quell_testkit::hostile::{self, Program};
 use serde_json::{Value, json};
 
 use crate::plan::{Plan, Scene, Surface};
@@ -85,9 +89,16 @@ impl Stage {
     fn command(&mut self, plan: &Plan) -> String {
         let mark = Marker::new();
         let command = match (plan.scene, plan.lasting) {
-            (Scene::Deaf, _) => {
-                chosen(plan, &[commands::deaf_setsid_child, commands::ignores_signals, commands::respawns_on_term])
-            }
+            (Scene::Deaf, _) => chosen(
+                plan,
+                &[
+                    commands::deaf_setsid_child,
+                    commands::ignores_signals,
+                    commands::respawns_on_term,
+                    zombie_leader,
+                    hostile::blinds_its_warden,
+                ],
+            ),
             (Scene::Escaped, true) => {
                 chosen(plan, &[commands::setsid_child, commands::double_fork, commands::sudo_like])
             }
@@ -220,4 +231,14 @@ fn backing_off(plan: &Plan) -> Vec<Say> {
     says.push(Say::Refuse(503, if plan.lasting { Some("50".to_owned()) } else { soon() }));
     says.push(text("Now then."));
     says
+}
+
+/// A process that looks dead while a thread of it lives. Its program is built once, in a folder that goes with the soak.
+fn zombie_leader(mark: &Marker) -> String {
+    static PROGRAM: LazyLock<(tempfile::TempDir, PathBuf)> = LazyLock::new(|| {
+        let folder = tempfile::tempdir().expect("a folder for a program");
+        let program = hostile::build(Program::ZombieLeader, folder.path());
+        (folder, program)
+    });
+    hostile::zombie_leader(&PROGRAM.1, mark)
 }

@@ -113,6 +113,8 @@ fn config(base_url: &str) -> String {
             };
             if dialect == Dialect::Anthropic {
                 text += "partial = \"keep\"\nmax_tokens = 4096\nthinking_tokens = 1024\n";
+                // Half of the commands are held by a namespace, half by their wardens alone.
+                text += "isolate = \"none\"\n";
             }
         }
     }
