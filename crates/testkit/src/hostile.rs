@@ -34,12 +34,15 @@ pub enum Program {
     ZombieLeader,
     /// Tells the daemon in the warden's name that everything is over.
     ForgedReport,
+    /// Waits for a child that shares its memory and never goes on.
+    WaitsForVfork,
 }
 
 impl Program {
     fn source(self) -> (&'static str, &'static str) {
         match self {
             Self::ZombieLeader => ("zombie_leader", include_str!("hostile/zombie_leader.c")),
+            Self::WaitsForVfork => ("waits_for_vfork", include_str!("hostile/waits_for_vfork.c")),
             Self::ForgedReport => ("forged_report", include_str!("hostile/forged_report.c")),
         }
     }
@@ -82,6 +85,33 @@ pub fn kills_its_daemon(mark: &Marker) -> String {
     format!(
         "env -i sh -c 'while :; do sleep 1; done' {} & \
          set -- $(cat /proc/$PPID/stat); echo hostile kills; kill -STOP $PPID; kill -9 $4 $PPID; sleep 600",
+        mark.as_str()
+    )
+}
+
+/// As [`kills_its_daemon`], and the child is an orphan in a session of its own: nothing but its birth tells whose it is.
+#[must_use]
+pub fn kills_its_daemon_and_hides(mark: &Marker) -> String {
+    format!(
+        "(env -i setsid sh -c 'while :; do sleep 1; done' {} &); sleep 0.2; \
+         set -- $(cat /proc/$PPID/stat); kill -STOP $PPID; kill -9 $4 $PPID; sleep 600",
+        mark.as_str()
+    )
+}
+
+/// A process that waits in the kernel for its child, which does not go on: SIGTERM does not reach it.
+#[must_use]
+pub fn waits_for_its_vfork(program: &Path, mark: &Marker) -> String {
+    format!("exec {} {}", program.display(), mark.as_str())
+}
+
+/// A tree in a user and PID namespace of its own making.
+#[must_use]
+pub fn nests_namespaces(mark: &Marker) -> String {
+    format!(
+        "unshare --user --map-root-user --pid --fork --mount-proc sh -c \
+         'setsid sh -c \"while :; do sleep 1; done\" {0} & echo hostile nests; wait' {0}; \
+         echo hostile refused; sh -c 'while :; do sleep 1; done' {0}",
         mark.as_str()
     )
 }

@@ -155,6 +155,7 @@ fn run_of_session(stat: &Stat, births: &[Birth]) -> Option<RunId> {
 struct Orphans {
     user: u32,
     session: i32,
+    adopters: HashSet<i32>,
     own_cgroup: String,
     /// The daemon has a cgroup of its own, as a service has: whoever is an orphan in it is the daemon's.
     are_all_ours: bool,
@@ -169,6 +170,7 @@ impl Orphans {
         Self {
             user: geteuid().as_raw(),
             session: tree::stat(getpid()).map_or(0, |own| own.session),
+            adopters: ancestors(),
             are_all_ours: path.is_some_and(|path| path.ends_with(".service")),
             since: births.iter().filter(|birth| !is_alive(birth)).map(|birth| birth.started).min(),
             own_cgroup,
@@ -178,7 +180,7 @@ impl Orphans {
     fn run_of(&self, pid: Pid, stat: &Stat, births: &[Birth]) -> Option<RunId> {
         let is_one = stat.started >= self.since?
             && stat.session != self.session
-            && (stat.parent == 1 || adopts(stat.parent))
+            && self.adopters.contains(&stat.parent)
             && fs::metadata(format!("/proc/{pid}")).is_ok_and(|found| found.uid() == self.user)
             && fs::read_to_string(format!("/proc/{pid}/cgroup")).is_ok_and(|found| found == self.own_cgroup);
         let last = births.iter().filter(|birth| birth.started <= stat.started).max_by_key(|birth| birth.started);
@@ -186,7 +188,12 @@ impl Orphans {
     }
 }
 
-/// The manager of a user's services takes orphans in, as process 1 does.
-fn adopts(parent: i32) -> bool {
-    Pid::from_raw(parent).and_then(tree::stat).is_some_and(|stat| stat.name == "systemd")
+/// Who takes orphans in: process 1, or a sub-reaper above this process, such as the manager of a user's services.
+fn ancestors() -> HashSet<i32> {
+    let mut found = HashSet::from([1]);
+    let mut next = tree::stat(getpid()).map(|own| own.parent);
+    while let Some(parent) = next.filter(|parent| *parent > 1 && found.insert(*parent)) {
+        next = Pid::from_raw(parent).and_then(tree::stat).map(|stat| stat.parent);
+    }
+    found
 }

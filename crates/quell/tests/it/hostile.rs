@@ -214,6 +214,45 @@ async fn what_killed_its_daemon_is_ended_by_the_next(
     assert!(next.output().contains("were ended now"), "{}", next.output());
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_hid_from_its_daemon_is_named_by_the_next() {
+    let Some(site) = Site::new(User::Ordinary, "none").await else { return };
+    let daemon = site.daemon().await;
+    let command = hostile::kills_its_daemon_and_hides(&site.mark);
+    site.model.script(Behaviour::tool_call("c1", "shell", &json!({"command": command})));
+    let run = daemon.http().post("/api/sessions/s/runs", &json!({"text": "go"})).await.expect_status(202);
+    daemon.ended().await;
+    let next = site.daemon().await;
+    let path = format!("/api/runs/{}", run["runId"].as_str().unwrap());
+    let shown = next.http().get(&path).await.expect_status(200);
+    let named = shown["receipt"]["leftovers"].to_string();
+    // It may be somebody else's where the daemon has no cgroup of its own: then it is named and not ended.
+    let alive = site.mark.survivors();
+    assert!(alive.iter().all(|process| named.contains(&format!("pid {} ", process.pid))), "{alive:#?}\n{named}");
+    site.mark.kill_survivors();
+}
+
+#[rstest]
+#[case::in_a_vfork(true)]
+#[case::in_namespaces_of_its_own(false)]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn other_ways_to_be_out_of_reach_end_with_the_stop(
+    #[case] vfork: bool,
+    #[values(User::Root, User::Ordinary)] user: User,
+    #[values("auto", "none")] isolate: &str,
+) {
+    let Some(site) = Site::new(user, isolate).await else { return };
+    let daemon = site.daemon().await;
+    let command = if vfork {
+        hostile::waits_for_its_vfork(&site.program(Program::WaitsForVfork), &site.mark)
+    } else {
+        hostile::nests_namespaces(&site.mark)
+    };
+    let run = site.attacked(&daemon, &command).await;
+    let receipt = site.stopped(&daemon, &run, false).await;
+    assert_eq!(receipt["leftovers"], json!([]), "{receipt:#}");
+}
+
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_warden_without_descriptors_ends_its_command(
