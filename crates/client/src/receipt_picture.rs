@@ -1,5 +1,6 @@
 //! The receipt as a picture for a terminal: a table of what the run held, and when it gave each thing back.
 
+use quell_protocol::receipt::Containment;
 use quell_protocol::{Instant, Receipt, Resource, ResourceKind};
 
 use crate::receipt_line::wall_ms;
@@ -70,6 +71,10 @@ impl Row<'_> {
         end.push_str(&format!(", pid {}", process.pid));
         if process.swept > 0 {
             end.push_str(&format!(" and {} below it", process.swept));
+        }
+        // A namespace is the rule; what is weaker is said.
+        if let Some(held_by) = process.held_by.filter(|held_by| *held_by != Containment::Namespace) {
+            end.push_str(&format!(", held by {}", held_by.words()));
         }
         end
     }
