@@ -4,8 +4,8 @@ use quell_protocol::By;
 use quell_protocol::approval::ApprovalState;
 use serde::{Deserialize, Serialize};
 
-/// Whether a tool's calls wait for a person.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+/// Whether a tool's calls wait for a person; the later is the stricter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ApprovalPolicy {
     /// They run.

@@ -10,6 +10,7 @@ pub mod picture;
 pub mod queue;
 pub mod registry;
 pub mod retry;
+pub mod rights;
 pub mod routing;
 pub mod run;
 pub mod session;

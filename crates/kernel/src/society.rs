@@ -87,6 +87,18 @@ impl<'a> Tree<'a> {
         }
         found
     }
+
+    /// The agents that one may give work to, in the order of their ids: those that its configuration names, else itself and all
+    /// below it. Only such as exist.
+    #[must_use]
+    pub fn delegates(&self, of: &AgentId, named: Option<&[AgentId]>) -> Vec<&'a AgentId> {
+        let mut found = match named {
+            Some(named) => self.parents.keys().filter(|id| named.contains(id)).copied().collect(),
+            None => self.below(of),
+        };
+        found.sort_unstable();
+        found
+    }
 }
 
 #[cfg(test)]

@@ -82,3 +82,14 @@ proptest! {
         prop_assert_eq!(covered.len() + in_circles, agents.len());
     }
 }
+
+#[test]
+fn work_is_given_to_itself_and_below_unless_others_are_named() {
+    let agents = parse(&["a", "b<a", "c<b", "e"]);
+    let tree = tree(&agents);
+    assert_eq!(names(&tree.delegates(&id("a"), None)), ["a", "b", "c"]);
+    assert_eq!(names(&tree.delegates(&id("c"), None)), ["c"], "nobody above it");
+    let named = [id("e"), id("a"), id("gone")];
+    assert_eq!(names(&tree.delegates(&id("c"), Some(&named))), ["a", "e"]);
+    assert!(tree.delegates(&id("a"), Some(&[])).is_empty() && tree.delegates(&id("gone"), None).is_empty());
+}
