@@ -47,6 +47,8 @@ use provider::{Clients, Provider};
 #[derive(Debug, Clone)]
 pub struct Models {
     current: Arc<RwLock<Current>>,
+    /// Where each provider was when it was configured first: a session's own key was given for that place.
+    first_places: Arc<RwLock<BTreeMap<String, Option<String>>>>,
     clients: Clients,
     active: ActiveRequests,
 }
@@ -186,8 +188,10 @@ impl Models {
     /// [`BadProvider`] says which section is wrong and what would be right.
     pub fn new(providers: BTreeMap<String, ProviderConfig>) -> Result<Self, BadProvider> {
         let clients = Clients::default();
+        let places = providers.iter().map(|(name, config)| (name.clone(), config.base_url.clone())).collect();
         let current = Current::new(providers, &clients)?;
-        Ok(Self { current: Arc::new(RwLock::new(current)), clients, active: ActiveRequests::default() })
+        let (current, first_places) = (Arc::new(RwLock::new(current)), Arc::new(RwLock::new(places)));
+        Ok(Self { current, first_places, clients, active: ActiveRequests::default() })
     }
 
     /// The models of other providers, with the same HTTP clients and the same table of calls. Nobody has them until
@@ -203,6 +207,11 @@ impl Models {
     /// From now on these are the models, for all clones. A [`Model`] that somebody has stays as it is.
     pub fn follow(&self, others: &Self) {
         let served = others.served();
+        let mut first = self.first_places.write().unwrap_or_else(PoisonError::into_inner);
+        for (name, config) in &served.configs {
+            first.entry(name.clone()).or_insert_with(|| config.base_url.clone());
+        }
+        drop(first);
         let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
         *current = Current { served, generation: current.generation.saturating_add(1) };
     }
@@ -242,7 +251,17 @@ impl Models {
     /// [`BadProvider`] says what is wrong with that access, or that there is no such provider.
     pub fn resolve_with(&self, name: &str, access: &OwnAccess) -> Result<Model, BadProvider> {
         let (provider, _) = name.split_once('/').unwrap_or((name, ""));
-        let config = access.over(provider, self.served().configs.get(provider))?;
+        let served = self.served();
+        let configured = served.configs.get(provider);
+        if access.api_key.is_some() && access.base_url.is_none() && self.has_moved(provider, configured) {
+            return Err(BadProvider {
+                provider: provider.to_owned(),
+                problem: "has another base_url since the daemon was started, and a session's own key does not follow it there by \
+                          itself; start the daemon again, or give the session its baseUrl"
+                    .to_owned(),
+            });
+        }
+        let config = access.over(provider, configured)?;
         let provider = Provider::new(provider, config, &self.clients)?;
         Ok(Model { name: name.to_owned(), provider: Arc::new(provider), active: self.active.clone() })
     }
@@ -251,6 +270,12 @@ impl Models {
     #[must_use]
     pub fn is_configured(&self, provider: &str) -> bool {
         self.served().configs.contains_key(provider)
+    }
+
+    fn has_moved(&self, provider: &str, configured: Option<&ProviderConfig>) -> bool {
+        let first = self.first_places.read().unwrap_or_else(PoisonError::into_inner);
+        let (first, now) = (first.get(provider), configured.map(|config| &config.base_url));
+        first.zip(now).is_some_and(|(first, now)| first != now)
     }
 
     fn served(&self) -> Arc<Served> {

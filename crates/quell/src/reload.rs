@@ -3,6 +3,7 @@
 //! The file's folder is watched, and whoever is about to use what may have changed looks at the file itself. A file that is
 //! wrong changes nothing and is named in the log; one that is right is taken as a whole. Runs keep what they have started with.
 
+mod keys;
 mod sections;
 mod watched;
 
@@ -11,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use notify::{Event, RecommendedWatcher, RecursiveMode, Watcher};
 use quell_engine::Engine;
 use quell_engine::agent::BadSociety;
@@ -20,6 +21,7 @@ use quell_surfaces::channels::settings::LiveSettings;
 use tokio::sync::Notify;
 
 use crate::config::{self, Config, Loaded, Source, Stamp};
+use keys::Keys;
 use sections::waiting_for_a_restart;
 use watched::{Look, Now, QUIET, Watched};
 
@@ -43,6 +45,7 @@ struct Inner {
     /// Where the demo model listens, if it runs.
     demo: Option<String>,
     live: LiveSettings,
+    keys: Mutex<Keys>,
     /// None without a file: there is nothing that could change.
     file: Option<ConfigFile>,
 }
@@ -75,8 +78,9 @@ impl Reload {
             Source::Environment => None,
         };
         metrics::gauge!(STALE).set(0.0);
-        let (engine, started) = (engine.clone(), loaded.config.clone());
-        Self(Arc::new(Inner { engine, started, demo, live: LiveSettings::new(loaded.flow()), file }))
+        let (engine, started, live) = (engine.clone(), loaded.config.clone(), LiveSettings::new(loaded.flow()));
+        let keys = Mutex::new(Keys::new(&started));
+        Self(Arc::new(Inner { engine, started, demo, live, keys, file }))
     }
 
     /// What the message flow works by, always as it is in force.
@@ -154,12 +158,18 @@ impl Reload {
             loaded.config.point_to_demo_model(demo);
         }
         let config = &loaded.config;
+        let mut keys = self.0.keys.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Err(moved) = keys.check(config) {
+            bail!("{}", config::blame(path, &moved.key, &moved.problem));
+        }
         let waiting = waiting_for_a_restart(&self.0.started, config);
         let reloaded = match self.0.engine.reload(&config.providers, &config.agents) {
             Ok(reloaded) => reloaded,
             Err(ReloadError::NotNow(_)) => return Ok(Taken::Later),
             Err(error) => return Err(blamed(&loaded, path, &error, &waiting)),
         };
+        keys.learn(config);
+        drop(keys);
         self.0.live.replace(loaded.flow());
         let Reloaded { added, leaving, shadowed } = reloaded;
         tracing::info!(?added, ?leaving, ?shadowed, "configuration reloaded: {}", loaded.summary());
