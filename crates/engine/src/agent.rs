@@ -10,6 +10,7 @@ mod config;
 mod delegate;
 mod pictures;
 mod remember;
+mod rights;
 mod society;
 
 use std::collections::BTreeSet;
@@ -20,6 +21,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use quell_kernel::registry::Phase;
+use quell_kernel::rights::lists;
 use quell_kernel::run::Outcome;
 use quell_kernel::spend::DailyLimit;
 use quell_kernel::turn::{CallResult, ToolCall, Turn};
@@ -39,12 +41,15 @@ use crate::tools::background::{Background, Owner};
 use crate::tools::{Toolbox, UnknownTool, Workbench};
 pub use answer::unusable_because;
 use answer::{Answered, failed, invalid_arguments};
+pub use approve::ask_person;
 use compact::{Allowance, Room, Wanted};
 pub use config::{AgentConfig, Limits, NO_THINKING, Thinking};
 pub use delegate::{Child, ChildOrder, ChildPlace, report_of};
 pub use pictures::Gallery;
+pub use rights::SEND_FILE;
 pub use society::{
-    BadAgent, BadSociety, Changes, Kept, Materials, Plan, RESERVED, Roll, Society, Stale, Stays, Unwelcome, tree_of,
+    BadAgent, BadSociety, Changes, Kept, Materials, Plan, RESERVED, Roll, Society, Stale, Stays, Unwelcome,
+    expand_home, tree_of,
 };
 
 /// An agent, ready to run: its configuration with everything resolved.
@@ -125,12 +130,11 @@ pub trait Reins: Send + Sync {
 /// [`UnknownTool`] for the first name that is no tool.
 pub fn check_tools<'s>(allowed: &[String], servers: impl Iterator<Item = &'s String>) -> Result<(), UnknownTool> {
     let servers: BTreeSet<&str> = servers.map(String::as_str).collect();
-    let own = |name: &&String| [delegate::NAMES, remember::NAMES].as_flattened().contains(&name.as_str());
+    let own = |name: &&String| names_besides().any(|known| known == name.as_str());
     let of_server = |name: &&String| server_of(name).is_some_and(|server| servers.contains(server));
     let rest: Vec<String> = allowed.iter().filter(|name| !own(name) && !of_server(name)).cloned().collect();
     Toolbox::check(&rest).map_err(|mut unknown| {
-        unknown.known.extend(delegate::NAMES);
-        unknown.known.extend(remember::NAMES);
+        unknown.known.extend(names_besides());
         unknown
     })
 }
@@ -139,8 +143,12 @@ pub fn check_tools<'s>(allowed: &[String], servers: impl Iterator<Item = &'s Str
 #[must_use]
 pub fn own_tool_names(toolbox: &Toolbox) -> BTreeSet<String> {
     let of_toolbox = toolbox.specs(&["*".to_owned()]).into_iter().map(|spec| spec.name);
-    let others = [delegate::NAMES, remember::NAMES].as_flattened().iter().map(|name| (*name).to_owned());
-    of_toolbox.chain(others).map(|name| name.to_lowercase()).collect()
+    of_toolbox.chain(names_besides().map(str::to_owned)).map(|name| name.to_lowercase()).collect()
+}
+
+/// The tools that are not in the toolbox.
+fn names_besides() -> impl Iterator<Item = &'static str> {
+    [delegate::NAMES, remember::NAMES].into_iter().flatten().chain([SEND_FILE])
 }
 
 /// One run's work.
@@ -153,7 +161,7 @@ pub struct Job<'a> {
     pub workshop: &'a Workshop,
     /// Sealed turns of the session.
     pub history: &'a [Arc<Turn>],
-    /// The tools by which it reaches other agents, naming those that existed when the run started.
+    /// The tools by which it gives work to agents, naming those that it could give it to when the run started.
     pub delegation: Arc<[ToolSpec]>,
     /// What the model reads before the message in each step of this run, and no turn holds.
     pub preamble: Option<String>,
@@ -283,7 +291,7 @@ impl Job<'_> {
     /// What the agent may call without any server.
     fn own_tools(&self) -> impl Iterator<Item = &ToolSpec> {
         let allowed = &self.agent.config.tools;
-        let is_allowed = move |spec: &&ToolSpec| allowed.iter().any(|name| name == "*" || *name == spec.name);
+        let is_allowed = move |spec: &&ToolSpec| lists(allowed, &spec.name);
         self.agent.tools.iter().chain(self.delegation.iter().filter(is_allowed))
     }
 

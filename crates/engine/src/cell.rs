@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use quell_kernel::journal::{Line, Numbers};
 use quell_kernel::registry::{NewRun, Phase};
+use quell_kernel::rights::Rights;
 use quell_kernel::turn::{PartialPolicy, Sealing, Turn, TurnDraft};
 use quell_kernel::{Debts, Moment};
 use quell_protocol::hook::SessionFacts;
@@ -73,6 +74,8 @@ pub struct Birth {
     pub page: Page,
     /// What it has to do with the chat network that its message came from.
     pub errand: Option<Errand>,
+    /// What it may do at the most, when another run started it.
+    pub ceiling: Option<Rights>,
 }
 
 /// One run's cell.
@@ -93,6 +96,8 @@ pub struct Cell {
     pub session: OnceLock<SessionFacts>,
     /// What it has to do with the chat network that its message came from.
     pub errand: Option<Errand>,
+    /// What it may do at the most, when another run started it.
+    pub ceiling: Option<Rights>,
     page: Page,
     facts: Mutex<Facts>,
     progress: watch::Sender<Progress>,
@@ -132,7 +137,7 @@ impl Cell {
     /// A cell for a run that was just let in.
     #[must_use]
     pub fn new(birth: Birth, scope: Scope, clock: Clock, hub: Hub) -> Self {
-        let Birth { run, fingerprint, policy, deadline, page, errand } = birth;
+        let Birth { run, fingerprint, policy, deadline, page, errand, ceiling } = birth;
         let times = Times { accepted: clock.now(), started: None, requested: None, delivered: None, settled: None };
         let facts = Facts {
             feed: Feed::default(),
@@ -160,6 +165,7 @@ impl Cell {
             policy,
             session: OnceLock::new(),
             errand,
+            ceiling,
             page,
             facts: Mutex::new(facts),
             progress: watch::Sender::new(Progress::Accepted),

@@ -25,6 +25,8 @@ struct Inner {
 pub struct Orders {
     /// Lines that the model reads besides the message.
     pub notes: Vec<String>,
+    /// The line that says how an answer sends files, for agents that may; none where the network takes none.
+    pub files_note: Option<String>,
     /// The model that answers this message instead of the agent's; a session that chose one itself keeps that.
     pub model: Option<String>,
     /// Characters of earlier turns that the model is shown at the most.
@@ -40,6 +42,8 @@ pub struct Spot<'a> {
     pub session: &'a SessionKey,
     /// The agent's workdir.
     pub workdir: &'a Path,
+    /// The files that an answer may send; what names another one is text.
+    pub sendable: &'a [String],
 }
 
 /// Fetches and carries for one run. Both futures may be dropped at any await: a stop does that, and what they had open at the
@@ -51,6 +55,9 @@ pub trait Courier: Send + Sync {
 
     /// Makes an answer fit to be shown, before it is stored. Never blank.
     fn edit(&self, answer: &str) -> String;
+
+    /// The files that an answer names, each once.
+    fn files_of(&self, answer: &str) -> Vec<String>;
 
     /// Carries an answer to where the message came from. Files that it names are those of the agent's workdir.
     fn deliver<'a>(&'a self, answer: &'a str, spot: Spot<'a>) -> BoxFuture<'a, Result<(), Undelivered>>;

@@ -16,6 +16,7 @@ mod society;
 mod submit;
 mod tokens;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -350,12 +351,17 @@ fn build_workshop(
     (clock, background): (Clock, Background),
     store: &Store,
 ) -> Result<Workshop, StartError> {
-    let toolbox = Arc::new(Toolbox::new(config.tools.clone()));
+    let mut tools = config.tools.clone();
+    tools.protected.directories.push(config.data_dir.clone());
+    tools.protected.files.push(config.token_file.clone());
+    let toolbox = Arc::new(Toolbox::new(tools));
+    let home = config.environment.iter().find(|(name, _)| name == "HOME").map(|(_, home)| PathBuf::from(home));
     let materials = Materials {
         models: models.clone(),
         toolbox: Arc::clone(&toolbox),
         servers: config.mcp.keys().cloned().collect(),
-        data_dir: config.data_dir.clone(),
+        work_dir: config.work_dir.clone(),
+        home,
     };
     let society = Society::new(materials, &config.agents)?;
     let wardens = Wardens::with_record(config.warden.clone(), config.stop, &config.data_dir.join(WARDENS_FILE))

@@ -340,7 +340,10 @@ impl Sessions {
         body.set_idle(self.idle_of(&base));
         let routed = cell.errand.as_ref().and_then(|errand| errand.orders().model.as_deref());
         let agent = match body.routed(&base, self.0.runs.workshop().society.materials(), routed) {
-            Ok(agent) => agent,
+            Ok(agent) => match &cell.ceiling {
+                Some(ceiling) => Arc::new(agent.within(ceiling)),
+                None => agent,
+            },
             Err(problem) => {
                 let why = NotMade::Configuration(problem);
                 return Ok(Err(Unfit { code: why.code().as_str(), message: why.to_string() }));
@@ -352,7 +355,9 @@ impl Sessions {
             Ok(history) => history,
             Err(error) => return Ok(Err(Unfit { code: "store", message: error.to_string() })),
         };
-        Ok(Ok(Outfit { agent, endpoint: body.endpoint.clone(), history }))
+        // The run that started this one had no such endpoint.
+        let endpoint = body.endpoint.clone().filter(|_| cell.ceiling.is_none());
+        Ok(Ok(Outfit { agent, endpoint, history }))
     }
 
     /// How long a session of this agent may be idle.

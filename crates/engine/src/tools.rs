@@ -12,6 +12,7 @@ mod fetch;
 mod list;
 mod picture;
 mod process;
+mod protected;
 mod read;
 mod replace;
 mod search;
@@ -42,7 +43,8 @@ use arguments::Arguments;
 use background::{Background, Owner};
 pub use fetch::FetchSettings;
 use fetch::Fetcher;
-pub(crate) use picture::picture;
+pub(crate) use picture::{Within, picture};
+pub use protected::Protected;
 pub use skills::{Shelf, read_skills};
 
 /// What a call works with, lent by the run that makes it.
@@ -85,6 +87,8 @@ pub struct ToolSettings {
     pub unconfined: bool,
     /// What `fetch_url` may do.
     pub fetch: FetchSettings,
+    /// Quell's own files, which no tool opens.
+    pub protected: Protected,
 }
 
 /// A tool list names something that does not exist.
@@ -131,6 +135,12 @@ impl Toolbox {
     pub fn new(settings: ToolSettings) -> Self {
         let fetcher = Fetcher::new(settings.fetch.clone());
         Self { settings, fetcher }
+    }
+
+    /// Quell's own files.
+    #[must_use]
+    pub fn protected(&self) -> &Protected {
+        &self.settings.protected
     }
 
     /// Checks a configured tool list: `*`, or names.
@@ -220,6 +230,7 @@ struct Ground {
     workdir: PathBuf,
     unconfined: bool,
     output_limit: usize,
+    protected: Protected,
 }
 
 /// The flag that tells a thread to end.
@@ -269,6 +280,7 @@ async fn on_files<T: FileTool>(
         workdir: cx.workdir.to_path_buf(),
         unconfined: tools.settings.unconfined,
         output_limit: cx.output_limit,
+        protected: tools.settings.protected.clone(),
     };
     let label = format!("{} {}", T::NAME, text::quoted(tool.subject()));
     match cx.scope.blocking(Point::Blocking, &label, move |flag| tool.work(&ground, &Stop(flag))).await? {

@@ -28,6 +28,9 @@ pub struct NewAgent {
     /// The agent above this one in the tree: a configured one, or one made at run time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<AgentId>,
+    /// The agents that it may give work to; itself and all below it without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delegates: Option<Vec<AgentId>>,
     /// Its role, in a word.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
@@ -131,6 +134,7 @@ impl NewAgent {
             tools: None,
             mcp: None,
             parent: None,
+            delegates: None,
             role: None,
             temperature: None,
             max_tokens: None,

@@ -25,7 +25,7 @@ use quell_engine::mcp::McpConfig;
 use quell_engine::memory::MemorySettings;
 use quell_engine::proc::WardenExe;
 use quell_engine::scope::Probe;
-use quell_engine::tools::{FetchSettings, ToolSettings};
+use quell_engine::tools::{FetchSettings, Protected, ToolSettings};
 use quell_kernel::StopTimes;
 use quell_kernel::expiry::ExpiryLimits;
 use quell_protocol::AgentId;
@@ -36,7 +36,7 @@ use quell_surfaces::channels::settings::FlowSettings;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub(crate) use environment::data_dir;
+pub(crate) use environment::{data_dir, work_dir};
 use routing::RoutingSection;
 pub(crate) use stamp::Stamp;
 
@@ -169,7 +169,7 @@ pub(crate) struct Loaded {
     pub(crate) source: Source,
 }
 
-/// Reads the configuration: the given file, else $QUELL_CONFIG, ./quell.toml, the XDG config directory, else none.
+/// Reads the configuration: the given file, else $QUELL_CONFIG, else the XDG config directory, else none.
 pub(crate) fn load(file: Option<&Path>) -> anyhow::Result<Loaded> {
     let found = match file {
         Some(path) => Some(path.to_owned()),
@@ -218,7 +218,8 @@ pub(crate) fn blame(path: &Path, key: &str, problem: &str) -> String {
 
 /// Parses and checks the text of a file.
 pub(crate) fn parse(path: &Path, text: &str) -> anyhow::Result<Config> {
-    let config: Config = toml::from_str(text).map_err(|error| place::of_toml(path, text, &error))?;
+    let mut config: Config = toml::from_str(text).map_err(|error| place::of_toml(path, text, &error))?;
+    environment::expand_paths(&mut config);
     let problems = check::problems(&config);
     let Some(problem) = problems.first() else { return Ok(config) };
     bail!("{}", place::of_key(path, text, &problem.key, &problem.text))
@@ -271,13 +272,38 @@ impl Loaded {
         StopTimes { term: ms(stop.term_ms), grace: ms(stop.grace_ms), hard: ms(stop.hard_ms) }
     }
 
+    /// The files that decide what agents may do: the one that was read, and the one that a start without a name reads.
+    pub(crate) fn protected(&self, data_dir: &Path) -> Protected {
+        let read = match &self.source {
+            Source::File { path, .. } => Some(path.clone()),
+            Source::Environment => None,
+        };
+        let files = [read, environment::shared_file(), Some(self.token_file(data_dir))];
+        Protected { directories: vec![data_dir.to_owned()], files: files.into_iter().flatten().collect() }
+    }
+
+    /// One line about a `quell.toml` where the daemon is started, which is not read.
+    pub(crate) fn unread_file(&self) -> Option<String> {
+        let here = Path::new("quell.toml");
+        let is_read = match &self.source {
+            Source::File { path, .. } => path.canonicalize().ok() == here.canonicalize().ok(),
+            Source::Environment => false,
+        };
+        (here.is_file() && !is_read).then(|| {
+            "the quell.toml in this directory is not read, because nobody named it; to use it: quell serve --config ./quell.toml"
+                .to_owned()
+        })
+    }
+
     /// What the engine starts with.
     pub(crate) fn engine(&self, data_dir: PathBuf) -> EngineConfig {
         let config = &self.config;
+        let protected = self.protected(&data_dir);
         let fetch = FetchSettings { allow_private: config.tools.fetch_private, ..FetchSettings::default() };
         EngineConfig {
             clock: Clock::start(),
             token_file: self.token_file(&data_dir),
+            work_dir: work_dir(&data_dir),
             data_dir,
             store_file: self.store_file(),
             stop: self.stop_times(),
@@ -291,7 +317,7 @@ impl Loaded {
             mcp: config.mcp.clone(),
             hooks: config.hooks.clone(),
             lifecycle: Vec::new(),
-            tools: ToolSettings { unconfined: config.tools.unconfined, fetch },
+            tools: ToolSettings { unconfined: config.tools.unconfined, fetch, protected },
             environment: quell_engine::proc::base_environment(std::env::vars_os()),
             warden: WardenExe::ThisProcess,
             probe: Probe::default(),

@@ -12,6 +12,7 @@ use anyhow::Context;
 use axum::serve::ListenerExt;
 use metrics_exporter_prometheus::PrometheusBuilder;
 use quell_engine::Engine;
+use quell_engine::agent::Materials;
 use quell_engine::llm::demo::{DemoModel, DemoScript};
 use quell_protocol::{Leftover, RunId};
 use quell_surfaces::Door;
@@ -32,6 +33,9 @@ const DOORS_CLOSE: Duration = Duration::from_millis(300);
 pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let loaded = config::load(args.config.as_deref())?;
     loaded.check_channels()?;
+    if let Some(unread) = loaded.unread_file() {
+        tracing::warn!("{unread}");
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let code = runtime.block_on(serve(loaded, args.listen));
     // A resolver thread or a stuck disk must not keep the process.
@@ -44,6 +48,7 @@ async fn serve(mut loaded: Loaded, listen: Option<SocketAddr>) -> anyhow::Result
     let metrics = PrometheusBuilder::new().install_recorder().context("metrics cannot be installed")?;
     let demo = start_demo_model(&mut loaded).await?;
     let engine = Engine::start(loaded.engine(data_dir.clone())).await?;
+    tell_of_earlier_workdirs(&engine, &data_dir);
     if let Err(error) = quell_engine::proc::harden_daemon() {
         tracing::warn!(%error, "other processes of this user can look into the daemon's memory");
     }
@@ -66,6 +71,19 @@ async fn serve(mut loaded: Loaded, listen: Option<SocketAddr>) -> anyhow::Result
     }
     let clean = served?.is_empty() && !engine.is_fenced();
     Ok(if clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Before default workdirs left the data directory, agents worked below it. What they left there stays where it is.
+fn tell_of_earlier_workdirs(engine: &Engine, data_dir: &Path) {
+    for agent in engine.agents() {
+        if let Some(earlier) = Materials::earlier_workdir(data_dir, &agent.id) {
+            let work = &engine.config().work_dir;
+            tracing::warn!(
+                agent = %agent.id, earlier = %earlier.display(), "files of an agent are in the data directory, where it does not work \
+                any more: move those that it needs to its workdir below {}", work.display()
+            );
+        }
+    }
 }
 
 /// What could not be ended, each with the run that had started it.

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -194,8 +194,9 @@ fn engine_config(home: &Path, base_url: &str, isolate: Isolate) -> anyhow::Resul
     let provider = ProviderConfig { base_url: Some(base_url.to_owned()), ..ProviderConfig::new(ProviderKind::Demo) };
     Ok(EngineConfig {
         clock: Clock::start(),
-        data_dir: PathBuf::from(home),
-        token_file: home.join("token"),
+        data_dir: home.join("data"),
+        work_dir: home.join("work"),
+        token_file: home.join("data/token"),
         store_file: "quell.db".to_owned(),
         stop: StopTimes::default(),
         expiry: ExpiryLimits::default(),

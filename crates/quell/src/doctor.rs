@@ -57,6 +57,7 @@ struct Setup<'a> {
     environment: &'a [(OsString, OsString)],
     loaded: &'a Loaded,
     data_dir: &'a Path,
+    work_dir: PathBuf,
     inspection: OnceCell<Result<Inspection, StoreError>>,
 }
 
@@ -128,6 +129,7 @@ impl<'a> Setup<'a> {
             environment: &patient.environment,
             loaded: patient.loaded.as_ref().ok()?,
             data_dir: patient.data_dir.as_deref().ok()?,
+            work_dir: config::work_dir(patient.data_dir.as_deref().ok()?),
             inspection: OnceCell::new(),
         })
     }

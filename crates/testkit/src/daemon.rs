@@ -35,6 +35,7 @@ const FOREIGN: &[&str] = &[
     "OLLAMA_HOST",
     "QUELL_CONFIG",
     "QUELL_HOME",
+    "QUELL_WORK",
     "QUELL_URL",
     "QUELL_TOKEN",
     "HTTP_PROXY",
@@ -104,6 +105,12 @@ impl Home {
         self.folder.path().join("data")
     }
 
+    /// Where agents work that name no workdir.
+    #[must_use]
+    pub fn work(&self) -> PathBuf {
+        self.folder.path().join("data-work")
+    }
+
     /// The configuration file.
     #[must_use]
     pub fn config(&self) -> PathBuf {
@@ -123,6 +130,9 @@ impl Home {
         let mut command = std::process::Command::new(exe);
         for name in FOREIGN {
             command.env_remove(name);
+        }
+        if self.config().exists() {
+            command.env("QUELL_CONFIG", self.config());
         }
         command.env("QUELL_HOME", self.data()).envs(self.environment.iter().map(|(n, v)| (n, v)));
         command.current_dir(self.folder.path());
@@ -153,6 +163,23 @@ impl Home {
     pub async fn start_on(&self, exe: &Path, address: &str) -> Daemon {
         let mut command = self.command(exe);
         command.arg("serve").arg("--config").arg(self.config()).args(["--listen", address]);
+        self.spawn(exe, command).await
+    }
+
+    /// Starts a daemon without naming a configuration to it; the variable that names one has to be empty.
+    ///
+    /// # Cancel safety
+    /// A daemon whose start is dropped is killed.
+    ///
+    /// # Panics
+    /// As [`Self::start`].
+    pub async fn start_without_a_name(&self, exe: &Path) -> Daemon {
+        let mut command = self.command(exe);
+        command.args(["serve", "--listen", "127.0.0.1:0"]);
+        self.spawn(exe, command).await
+    }
+
+    async fn spawn(&self, exe: &Path, mut command: std::process::Command) -> Daemon {
         command.stdin(Stdio::null()).stdout(Stdio::piped());
         let log = File::options().create(true).append(true).open(self.log());
         let spawned = log.and_then(|log| {

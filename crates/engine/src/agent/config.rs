@@ -5,6 +5,7 @@ use std::path::{Component, Path, PathBuf};
 
 use quell_kernel::Bounds;
 use quell_kernel::approval::ApprovalPolicy;
+use quell_kernel::rights::policy_of;
 use quell_kernel::spend::DailyLimit;
 use quell_kernel::turn::PartialPolicy;
 use quell_protocol::AgentId;
@@ -39,6 +40,10 @@ pub struct AgentConfig {
     /// The agent above this one in the tree.
     #[schemars(with = "Option<String>")]
     pub parent: Option<AgentId>,
+    /// The agents that it may give work to with `spawn_agent` and `send_message`; itself and all below it in the tree without it.
+    /// A run that it starts never has more tools than its own, and each approval that its own needs.
+    #[schemars(with = "Option<Vec<String>>")]
+    pub delegates: Option<Vec<AgentId>>,
     /// Its role, in a word.
     pub role: Option<String>,
     /// Sampling temperature; the provider's default without it.
@@ -122,8 +127,7 @@ impl AgentConfig {
     /// The tool with which it reads its skills.
     #[must_use]
     pub fn reads_with(&self) -> Option<&'static str> {
-        let has = |tool: &str| self.tools.iter().any(|name| name == "*" || name == tool);
-        READERS.into_iter().find(|tool| has(tool) && self.approval(tool) != ApprovalPolicy::Deny)
+        READERS.into_iter().find(|tool| self.has_tool(tool) && self.approval(tool) != ApprovalPolicy::Deny)
     }
 
     /// What is wrong with the folder of its skills.
@@ -150,7 +154,7 @@ impl AgentConfig {
     /// Whether calls of a tool wait for a person.
     #[must_use]
     pub fn approval(&self, tool: &str) -> ApprovalPolicy {
-        self.approvals.get(tool).or_else(|| self.approvals.get("*")).copied().unwrap_or_default()
+        policy_of(&self.approvals, tool)
     }
 }
 
@@ -172,6 +176,7 @@ impl Default for AgentConfig {
             tools: vec!["*".to_owned()],
             mcp: None,
             parent: None,
+            delegates: None,
             role: None,
             temperature: None,
             max_tokens: None,

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
+use quell_kernel::rights::Rights;
 use quell_kernel::turn::PartialPolicy;
 use quell_protocol::{AgentId, StopReason, Verdict};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{Agent, Job, Roll};
+use super::{Agent, Job, Roll, tree_of};
 use crate::cell::{Cell, Progress};
 use crate::llm::ToolSpec;
 use crate::scope::{Cancelled, Point};
@@ -26,6 +27,8 @@ pub struct ChildOrder {
     pub place: ChildPlace,
     /// Whether the parent waits for its end; else it goes on by itself, as the session's.
     pub waits: bool,
+    /// What it may do at the most.
+    pub ceiling: Rights,
 }
 
 /// The session of a sub-run.
@@ -83,16 +86,34 @@ impl Arguments for SendArgs {
 /// Names of the tools of this file.
 pub(super) const NAMES: [&str; 2] = [SpawnArgs::NAME, SendArgs::NAME];
 
-/// This file's tools as the model sees them, with the agents that there are.
-pub(super) fn delegation_specs(agents: &Roll) -> Arc<[ToolSpec]> {
-    let named = |agent: &Arc<Agent>| match &agent.config.role {
-        Some(role) => format!("{} ({role})", agent.id),
-        None => agent.id.to_string(),
+/// The agents that exist and that one may give work to.
+fn delegates_of<'r>(roll: &'r Roll, agent: &Agent) -> Vec<&'r AgentId> {
+    tree_of(roll).delegates(&agent.id, agent.config.delegates.as_deref())
+}
+
+/// This file's tools as the model of an agent sees them, with the agents that it may give work to; none when there are none.
+pub(super) fn delegation_specs(roll: &Roll, agent: &Agent) -> Arc<[ToolSpec]> {
+    let delegates = delegates_of(roll, agent);
+    if delegates.is_empty() {
+        return Arc::default();
+    }
+    let named = |id: &&AgentId| match roll.get(*id).and_then(|agent| agent.config.role.as_ref()) {
+        Some(role) => format!("{id} ({role})"),
+        None => id.to_string(),
     };
-    let agents = agents.values().map(named).collect::<Vec<String>>().join(", ");
-    let with_agents =
-        |spec: ToolSpec| ToolSpec { description: format!("{} The agents are: {agents}.", spec.description), ..spec };
-    [arguments::spec::<SpawnArgs>(), arguments::spec::<SendArgs>()].into_iter().map(with_agents).collect()
+    let told = delegates.iter().map(named).collect::<Vec<String>>().join(", ");
+    let with_agents = |(spec, argument): (ToolSpec, &str)| {
+        let description = format!("{} The agents that you may give work to are: {told}.", spec.description);
+        let mut parameters = Value::clone(&spec.parameters);
+        if let Some(property) =
+            parameters.pointer_mut(&format!("/properties/{argument}")).and_then(Value::as_object_mut)
+        {
+            property.insert("enum".to_owned(), delegates.iter().map(|id| Value::from(id.as_str())).collect());
+        }
+        ToolSpec { name: spec.name, description, parameters: parameters.into() }
+    };
+    let tools = [(arguments::spec::<SpawnArgs>(), "agent"), (arguments::spec::<SendArgs>(), "to")];
+    tools.into_iter().map(with_agents).collect()
 }
 
 impl Job<'_> {
@@ -121,15 +142,15 @@ impl Job<'_> {
 
     fn checked(&self, order: Order) -> Result<ChildOrder, String> {
         let roll = self.workshop.society.roll();
-        let known = AgentId::parse(&order.agent).ok().filter(|id| roll.contains_key(id));
-        let Some(agent) = known else {
-            let agents: Vec<&str> = roll.keys().map(AgentId::as_str).collect();
-            return Err(format!("There is no agent {:?}. There are: {}.", order.agent, agents.join(", ")));
+        let delegates = delegates_of(&roll, self.agent);
+        let Some(agent) = delegates.iter().find(|id| id.as_str() == order.agent).map(|id| (*id).clone()) else {
+            return Err(not_a_delegate(&order.agent, &delegates));
         };
         if order.text.trim().is_empty() {
             return Err("The text is empty. Say what the agent is to do.".to_owned());
         }
-        Ok(ChildOrder { agent, text: order.text, place: order.place, waits: order.waits })
+        let ceiling = self.agent.config.rights();
+        Ok(ChildOrder { agent, text: order.text, place: order.place, waits: order.waits, ceiling })
     }
 
     async fn hand_out(&self, order: ChildOrder) -> Result<ToolOutput, Cancelled> {
@@ -151,6 +172,17 @@ impl Job<'_> {
             Some(Verdict::Failed { .. } | Verdict::Aborted { .. }) | None => ToolOutput::error(text),
         })
     }
+}
+
+fn not_a_delegate(asked: &str, delegates: &[&AgentId]) -> String {
+    if delegates.is_empty() {
+        return "You may give work to no agent. Do the work yourself, or say that you cannot.".to_owned();
+    }
+    let names: Vec<&str> = delegates.iter().map(|id| id.as_str()).collect();
+    format!(
+        "{asked:?} is no agent that you may give work to. You may give work to: {}. Do the work yourself, or say that you cannot.",
+        names.join(", ")
+    )
 }
 
 struct Order {

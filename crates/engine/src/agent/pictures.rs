@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use quell_kernel::approval::ApprovalPolicy;
 use quell_kernel::picture::{Picture, Source, Unseen};
 use quell_kernel::turn::{Turn, TurnDraft};
 use quell_kernel::view::{self, Pictures, Prompt, Sight};
@@ -15,7 +16,7 @@ use quell_protocol::SessionKey;
 use super::Job;
 use crate::llm::Conversation;
 use crate::scope::{Cancelled, Point};
-use crate::tools;
+use crate::tools::{self, Within};
 
 /// Bytes of base64 that the pictures of one request may take together: the Messages API of Anthropic takes requests of up to
 /// 32 MB.
@@ -52,7 +53,11 @@ impl Job<'_> {
         let workdir = self.agent.workdir.clone();
         let room = ROOM.saturating_sub(used);
         let session = self.pen.run().session.clone();
-        let reading = move |stop: &AtomicBool| read(news, (&workdir, &session), room, stop);
+        // What came with a message may be seen; every other file of the workdir is read as with the tool.
+        let config = &self.agent.config;
+        let reads = config.has_tool("read_file") && config.approval("read_file") == ApprovalPolicy::Auto;
+        let sight = if reads { Within::Workdir } else { Within::Attachments };
+        let reading = move |stop: &AtomicBool| read(news, (&workdir, &session, sight), room, stop);
         let found = self.scope.blocking(Point::Pictures, &label, reading).await?;
         let mut pictures = self.gallery.pictures();
         for (source, picture) in found {
@@ -81,7 +86,7 @@ impl Job<'_> {
 
 fn read(
     sources: Vec<String>,
-    (workdir, session): (&Path, &SessionKey),
+    (workdir, session, within): (&Path, &SessionKey, Within),
     mut room: usize,
     stop: &AtomicBool,
 ) -> Vec<(String, Result<Picture, Unseen>)> {
@@ -91,7 +96,7 @@ fn read(
             break;
         }
         let picture = match Source::of(&source) {
-            Source::File(path) => tools::picture(workdir, session, path, stop),
+            Source::File(path) => tools::picture((workdir, within), session, path, stop),
             Source::Data(url) => Picture::of_data_url(url),
             Source::Url(_) | Source::Unknown => Err(Unseen::Elsewhere),
         };
@@ -117,7 +122,7 @@ mod tests {
     fn found(workdir: &Path, sources: &[&str], room: usize) -> Vec<Result<&'static str, Unseen>> {
         let ann = SessionKey::parse("ann").unwrap();
         let sources = sources.iter().map(|source| (*source).to_owned()).collect();
-        let found = read(sources, (workdir, &ann), room, &AtomicBool::new(false));
+        let found = read(sources, (workdir, &ann, Within::Workdir), room, &AtomicBool::new(false));
         found.into_iter().map(|(_, picture)| picture.map(|picture| picture.media_type())).collect()
     }
 
@@ -178,6 +183,6 @@ mod tests {
     fn a_stop_ends_the_reading() {
         let dir = tempfile::tempdir().unwrap();
         let ann = SessionKey::parse("ann").unwrap();
-        assert_eq!(read(vec!["/a".to_owned()], (dir.path(), &ann), ROOM, &AtomicBool::new(true)), []);
+        assert_eq!(read(vec!["/a".to_owned()], (dir.path(), &ann, Within::Workdir), ROOM, &AtomicBool::new(true)), []);
     }
 }

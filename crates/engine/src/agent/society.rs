@@ -16,7 +16,7 @@ use quell_protocol::AgentId;
 use super::delegate::delegation_specs;
 use super::{Agent, AgentConfig};
 use crate::llm::ToolSpec;
-pub use materials::{BadAgent, Materials};
+pub use materials::{BadAgent, Materials, expand_home};
 pub use refit::{Changes, Plan, Stale};
 
 /// The id that no agent can have: `/api/agents/tree` is the tree of all.
@@ -44,8 +44,8 @@ struct Members {
     configured: BTreeSet<AgentId>,
     /// Agents that the configuration named before and names no more. They go when they have no runs.
     vanished: BTreeSet<AgentId>,
-    /// The tools that name all agents, made anew whenever one comes or goes.
-    delegation: Arc<[ToolSpec]>,
+    /// By agent, the tools that name those it may give work to: made when they are first asked for after one came or went.
+    delegation: BTreeMap<AgentId, Arc<[ToolSpec]>>,
     /// Claimed and not taken in yet, with their parents.
     coming: BTreeMap<AgentId, Option<AgentId>>,
     /// Marked and not let go yet. They are still on the roll: their runs are being stopped.
@@ -114,7 +114,7 @@ impl Society {
         let default = default_of(configured)?;
         let roll = built(&materials, configured)?;
         let members = Members {
-            delegation: delegation_specs(&roll),
+            delegation: BTreeMap::new(),
             roll: Arc::new(roll),
             default,
             configured: configured.keys().cloned().collect(),
@@ -186,10 +186,18 @@ impl Society {
         tree_of(&roll).below(root).into_iter().cloned().collect()
     }
 
-    /// The tools by which agents reach each other, naming all that exist now.
+    /// The tools by which an agent gives work to agents, naming those that it may give it to now.
     #[must_use]
-    pub fn delegation(&self) -> Arc<[ToolSpec]> {
-        Arc::clone(&self.members().delegation)
+    pub fn delegation(&self, of: &Agent) -> Arc<[ToolSpec]> {
+        let mut members = self.members();
+        let roll = Arc::clone(&members.roll);
+        let is_that = roll.get(&of.id).is_some_and(|now| now.config.delegates == of.config.delegates);
+        if !is_that {
+            // It was configured anew since the run began.
+            return delegation_specs(&roll, of);
+        }
+        let known = members.delegation.entry(of.id.clone()).or_insert_with(|| delegation_specs(&roll, of));
+        Arc::clone(known)
     }
 
     /// What it builds agents from.
@@ -280,7 +288,7 @@ impl Society {
 impl Members {
     /// These are the agents from now on.
     fn call(&mut self, roll: Roll) {
-        self.delegation = delegation_specs(&roll);
+        self.delegation.clear();
         self.roll = Arc::new(roll);
     }
 }

@@ -33,7 +33,7 @@ fn cell() -> Arc<Cell> {
         expires_at: clock.now(),
     };
     let (policy, deadline) = (PartialPolicy::Discard, clock.now());
-    let birth = Birth { run, fingerprint: String::new(), policy, deadline, page, errand: None };
+    let birth = Birth { run, fingerprint: String::new(), policy, deadline, page, errand: None, ceiling: None };
     Arc::new(Cell::new(birth, Scope::new(clock, Probe::default()), clock, Hub::default()))
 }
 

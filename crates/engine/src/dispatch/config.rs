@@ -27,8 +27,10 @@ use crate::tools::ToolSettings;
 pub struct EngineConfig {
     /// The engine's time.
     pub clock: Clock,
-    /// Where the database, the token and the agents' default workdirs are.
+    /// Where the database and the token are. No workdir may lie in it, or hold it.
     pub data_dir: PathBuf,
+    /// Below it are the workdirs of agents that name none.
+    pub work_dir: PathBuf,
     /// The database file, relative to the data directory.
     pub store_file: String,
     /// The admin token's file; made at the first start.

@@ -11,7 +11,6 @@ use quell_protocol::{By, RunId, SessionKey};
 use tokio_util::sync::CancellationToken;
 
 use super::{Caller, Deed, Engine, Got, NotMade};
-use crate::agent::Materials;
 use crate::cell::Notice;
 use crate::memory::NoteScope;
 use crate::scope::{Cancelled, Point, Scope};
@@ -275,11 +274,13 @@ impl Engine {
     pub(super) async fn remove_files(&self, key: &SessionKey) {
         let roll = self.inner().workshop.society.roll();
         let mut workdirs: BTreeSet<PathBuf> = roll.values().map(|agent| agent.workdir.clone()).collect();
-        let homes = Materials::homes(&self.inner().config.data_dir);
+        // Those of today, and those of data directories that are older.
+        let config = &self.inner().config;
+        let homes = [config.work_dir.clone(), config.data_dir.join("work")];
         let key = key.clone();
         let scope = Scope::new(self.inner().clock, self.inner().config.probe.clone());
         let removing = scope.blocking(Point::Blocking, "files of a deleted session", move |_| {
-            let left = std::fs::read_dir(homes).into_iter().flatten();
+            let left = homes.iter().filter_map(|homes| std::fs::read_dir(homes).ok()).flatten();
             workdirs.extend(left.flatten().map(|home| home.path()));
             for workdir in workdirs {
                 if let Err(error) = remove_attachments(&workdir, &key) {

@@ -165,6 +165,7 @@ impl Engine {
             time: submission.timeout.filter(|time| !time.is_zero()),
             fingerprint: fingerprint(caller, submission),
             errand: submission.errand.clone(),
+            ceiling: None,
         })
     }
 

@@ -5,12 +5,16 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use quell_kernel::approval::ApprovalPolicy;
 use quell_kernel::run::Outcome;
-use quell_kernel::turn::{Turn, WITHHELD, within_chars};
+use quell_kernel::turn::{ToolCall, Turn, WITHHELD, within_chars};
 use quell_kernel::view::circumstances;
-use quell_protocol::{HookEvent, ResourceKind};
+use quell_protocol::approval::ApprovalState;
+use quell_protocol::{CallId, HookEvent, ResourceKind};
+use serde_json::json;
 
 use super::{Runs, happening};
+use crate::agent::{Agent, SEND_FILE, ask_person};
 use crate::cell::Cell;
 use crate::channel::{Errand, Spot};
 use crate::hooks::{Happening, MessageAnswer};
@@ -89,13 +93,15 @@ impl Runs {
     }
 
     /// What the model is told in this run alone: when and where it is, and how the channel wants to be answered.
-    pub(super) fn circumstances(&self, errand: &Errand, history: &[Arc<Turn>]) -> String {
-        let clock = self.clock();
-        circumstances(errand.message(), &clock.rfc3339(clock.now()), &errand.orders().notes, history)
+    pub(super) fn circumstances(&self, errand: &Errand, agent: &Agent, history: &[Arc<Turn>]) -> String {
+        let (clock, orders) = (self.clock(), errand.orders());
+        let files = orders.files_note.iter().filter(|_| files_policy(agent) != ApprovalPolicy::Deny);
+        let notes: Vec<String> = orders.notes.iter().chain(files).cloned().collect();
+        circumstances(errand.message(), &clock.rfc3339(clock.now()), &notes, history)
     }
 
     /// After the last step: the answer is made fit to be shown, written down, and carried to where the message came from.
-    pub(super) async fn carry(&self, cell: &Arc<Cell>, errand: &Errand, workdir: &Path) -> Result<Carried, Cancelled> {
+    pub(super) async fn carry(&self, cell: &Arc<Cell>, errand: &Errand, agent: &Agent) -> Result<Carried, Cancelled> {
         let (pen, scope, courier) = (cell.pen(), &cell.scope, errand.courier());
         let said = pen.draft(|draft| draft.answer().unwrap_or_default())?;
         let asked = || Happening::of_sending(errand.message().clone(), said.clone());
@@ -113,13 +119,19 @@ impl Runs {
             return Ok(Carried::Not(Outcome::Failed { code: "store".to_owned(), message }));
         }
         let message = errand.message();
+        let sendable = match withheld {
+            Some(_) => Vec::new(),
+            // waits: for a person, raced there.
+            None => self.sendable(cell, agent, courier.files_of(&shown)).await?,
+        };
         let held = scope.hold(ResourceKind::Delivery, format!("{} {}", message.channel, message.reply_target));
         if let Some(reason) = withheld {
             courier.withheld(&reason);
             held.release("withheld");
             return Ok(Carried::Withheld);
         }
-        match scope.race(Point::Delivery, courier.deliver(&shown, spot(cell, workdir))).await? {
+        let spot = Spot { sendable: &sendable, ..spot(cell, &agent.workdir) };
+        match scope.race(Point::Delivery, courier.deliver(&shown, spot)).await? {
             Ok(()) => held.release("finished"),
             Err(undelivered) => {
                 tracing::warn!(run = %cell.id(), channel = message.channel, %undelivered, "an answer is not shown");
@@ -128,6 +140,32 @@ impl Runs {
         }
         Ok(Carried::Away)
     }
+
+    /// Of the files that an answer names, those that it may send: a marker counts as a call of the tool `send_file`.
+    async fn sendable(&self, cell: &Arc<Cell>, agent: &Agent, files: Vec<String>) -> Result<Vec<String>, Cancelled> {
+        match files_policy(agent) {
+            ApprovalPolicy::Auto => return Ok(files),
+            ApprovalPolicy::Deny => return Ok(Vec::new()),
+            ApprovalPolicy::Ask => {}
+        }
+        let mut sendable = Vec::new();
+        for (number, path) in files.into_iter().enumerate() {
+            let Ok(id) = CallId::parse(format!("{SEND_FILE}-{}", number + 1)) else { continue };
+            let call = ToolCall { id, tool: SEND_FILE.to_owned(), arguments: json!({ "path": path }) };
+            // waits: raced there.
+            match ask_person(self.workshop(), &cell.scope, &cell.pen(), &call).await? {
+                ApprovalState::Allowed { .. } => sendable.push(path),
+                ApprovalState::Denied { .. } | ApprovalState::TimedOut => {}
+                // Only a stop cancels.
+                ApprovalState::Cancelled | ApprovalState::Pending => return Err(Cancelled),
+            }
+        }
+        Ok(sendable)
+    }
+}
+
+fn files_policy(agent: &Agent) -> ApprovalPolicy {
+    if agent.config.has_tool(SEND_FILE) { agent.config.approval(SEND_FILE) } else { ApprovalPolicy::Deny }
 }
 
 /// The turns that a run on an errand continues on: as many of the newest as its orders allow.
@@ -137,5 +175,5 @@ pub(super) fn shown(history: Vec<Arc<Turn>>, errand: Option<&Errand>) -> Vec<Arc
 }
 
 fn spot<'a>(cell: &'a Cell, workdir: &'a Path) -> Spot<'a> {
-    Spot { scope: &cell.scope, session: &cell.run.session, workdir }
+    Spot { scope: &cell.scope, session: &cell.run.session, workdir, sendable: &[] }
 }

@@ -179,11 +179,11 @@ impl Runs {
         };
         let history = errand::shown(history, errand);
         let heard = gathered.as_ref().map(|(errand, words)| (*errand, words.as_str()));
-        let told = errand.map(|errand| self.circumstances(errand, &history));
+        let told = errand.map(|errand| self.circumstances(errand, agent, &history));
         let recalled = workshop.memory.preamble(scope, &cell.run, heard).await?;
         let preamble = [told, recalled].into_iter().flatten().reduce(|told, recalled| format!("{told}\n\n{recalled}"));
         let visit = workshop.mcp.visit(agent.visitor(run, &cell.run.session, endpoint));
-        let delegation = workshop.society.delegation();
+        let delegation = workshop.society.delegation(agent);
         let history = &history;
         let gallery = Gallery::default();
         let job = Job { run, agent, workshop, history, delegation, preamble, gallery, visit, scope, pen, reins };
@@ -197,7 +197,7 @@ impl Runs {
                 place.give_back();
             }
             // waits: raced there.
-            match self.carry(cell, errand, &agent.workdir).await? {
+            match self.carry(cell, errand, agent).await? {
                 Carried::Away => {}
                 Carried::Withheld => return Ok(Outcome::Completed),
                 Carried::Not(outcome) => return Ok(outcome),

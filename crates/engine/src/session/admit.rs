@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use quell_kernel::expiry::{self, ExpiryLimits};
 use quell_kernel::registry::NewRun;
+use quell_kernel::rights::Rights;
 use quell_kernel::turn::PartialPolicy;
 use quell_protocol::api::OnBusy;
 use quell_protocol::{AgentId, Principal, RunId, SessionKey, Surface};
@@ -59,6 +60,8 @@ pub struct Wanted {
     pub fingerprint: String,
     /// What it has to do with the chat network that its message came from.
     pub errand: Option<Errand>,
+    /// What it may do at the most, when another run starts it.
+    pub ceiling: Option<Rights>,
 }
 
 impl Sessions {
@@ -86,8 +89,8 @@ impl Sessions {
         };
         let policy: PartialPolicy = policy.unwrap_or_default();
         let page = cradle.journal.page(run.id.clone());
-        let (fingerprint, errand) = (wanted.fingerprint, wanted.errand);
-        let birth = Birth { run, fingerprint, policy, deadline: now.plus(time), page, errand };
+        let (fingerprint, errand, ceiling) = (wanted.fingerprint, wanted.errand, wanted.ceiling);
+        let birth = Birth { run, fingerprint, policy, deadline: now.plus(time), page, errand, ceiling };
         Arc::new(Cell::new(birth, Scope::new(clock, cradle.probe.clone()), clock, runs.hub().clone()))
     }
 

@@ -72,6 +72,7 @@ impl RunReins<'_> {
             time: None,
             fingerprint: String::new(),
             errand: None,
+            ceiling: Some(order.ceiling),
         });
         sessions.0.runs.accept(&child).map_err(|refusal| refusal.to_string())?;
         let held = self.cell.scope.hold(ResourceKind::Run, format!("{agent} ({})", child.run.id));

@@ -32,7 +32,7 @@ impl Sessions {
         body: &Body,
         (base, agent): (&Arc<Agent>, Arc<Agent>),
     ) -> Result<Arc<Agent>, Cancelled> {
-        let (Some(folder), Some(tool)) = (&base.config.skills, base.config.reads_with()) else { return Ok(agent) };
+        let (Some(folder), Some(tool)) = (&base.config.skills, agent.config.reads_with()) else { return Ok(agent) };
         let (known, forgotten) = body.shelves.of(base);
         let skills = match known {
             Some(known) => known,
@@ -108,7 +108,8 @@ mod tests {
             models: Models::new(BTreeMap::from([("p".to_owned(), provider)])).unwrap(),
             toolbox: Arc::new(Toolbox::new(ToolSettings::default())),
             servers: BTreeSet::new(),
-            data_dir: dir.path().to_owned(),
+            work_dir: dir.path().to_owned(),
+            home: None,
         };
         let (model, prompt) = ("p/model".to_owned(), prompt.to_owned());
         let config = AgentConfig { model, prompt, ..AgentConfig::default() };

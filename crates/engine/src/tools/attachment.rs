@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 use super::confine::{Readable, Root};
 use super::read::CHUNK;
 use super::replace::Target;
-use super::{Fault, Ground, Stop};
+use super::{Fault, Ground, Protected, Stop};
 
 /// The folder, below an agent's workdir, of the files that came into a session. What is read for one session is of no other's.
 #[must_use]
@@ -29,6 +29,11 @@ fn hash_of(session: &SessionKey) -> String {
 /// of what a message says. One that cannot be told is taken for another's.
 pub(super) fn is_of_another(session: &SessionKey, root: &Root, opened: &Readable) -> bool {
     root.path_of(&opened.file).map_or(true, |real| leads_to_another(&real, session))
+}
+
+/// True when what was opened came into this session.
+pub(super) fn is_of(session: &SessionKey, root: &Root, opened: &Readable) -> bool {
+    root.path_of(&opened.file).is_ok_and(|real| real.starts_with(folder_of(session)))
 }
 
 /// `real` is a path without symlinks. Workdirs may lie in each other, so the folder may be below any other.
@@ -109,7 +114,7 @@ const HASHED: usize = 16;
 const FOLDER: &str = "attachments";
 
 fn ground(workdir: &Path) -> Ground {
-    Ground { workdir: workdir.to_path_buf(), unconfined: false, output_limit: 0 }
+    Ground { workdir: workdir.to_path_buf(), unconfined: false, output_limit: 0, protected: Protected::default() }
 }
 
 fn told(fault: Fault) -> String {

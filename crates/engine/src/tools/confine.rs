@@ -11,6 +11,7 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 
+use crate::tools::protected::Border;
 use crate::tools::text::quoted;
 use crate::tools::{Fault, Ground};
 
@@ -24,6 +25,9 @@ pub(super) struct Root {
     /// The workdir as configured and as the kernel calls it: absolute paths may begin with either.
     names: [PathBuf; 2],
     resolve: ResolveFlags,
+    border: Border,
+    /// Whether something protected may be reached from here by its own name.
+    is_near_border: bool,
 }
 
 /// A regular file, opened for reading.
@@ -31,6 +35,7 @@ pub(super) struct Root {
 pub(super) struct Readable {
     pub(super) file: File,
     pub(super) bytes: u64,
+    stat: Stat,
 }
 
 /// What stands at a path.
@@ -52,7 +57,26 @@ impl Root {
         let real = real_path(&dir).unwrap_or_else(|_| ground.workdir.clone());
         let resolve =
             if ground.unconfined { ResolveFlags::empty() } else { ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS };
-        Ok(Self { dir, names: [ground.workdir.clone(), real], resolve })
+        let border = ground.protected.border();
+        let is_near_border = ground.unconfined || border.is_near(&real);
+        Ok(Self { dir, names: [ground.workdir.clone(), real], resolve, border, is_near_border })
+    }
+
+    /// Refuses a file that is Quell's own, by whatever name it was opened.
+    pub(super) fn permits(&self, path: &Path, opened: Readable) -> Result<Readable, Fault> {
+        if self.border.is_another_name(&opened.stat) || !self.permits_place(&opened.file, None) {
+            return Err(protected(path));
+        }
+        Ok(opened)
+    }
+
+    /// False for a directory, or a name in it, that is Quell's own.
+    pub(super) fn permits_place(&self, fd: &impl AsRawFd, name: Option<&Path>) -> bool {
+        if !self.is_near_border {
+            return true;
+        }
+        // What cannot be told is taken for protected.
+        real_path(fd).is_ok_and(|real| !self.border.covers(&name.map_or(real.clone(), |name| real.join(name))))
     }
 
     /// The path as the kernel should take it: relative to the workdir, or absolute when nothing is confined.
@@ -82,12 +106,13 @@ impl Root {
         let found = self.look(path).map_err(|e| explain(path, e))?;
         regular(path, found.kind)?;
         let opened = self.open_at(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY);
-        readable(path, opened.map_err(|e| explain(path, e))?)
+        self.permits(path, readable(path, opened.map_err(|e| explain(path, e))?)?)
     }
 
     /// Opens a directory.
     pub(super) fn directory(&self, path: &Path) -> Result<OwnedFd, Fault> {
-        self.open_at(path, OFlags::RDONLY | OFlags::DIRECTORY).map_err(|e| explain(path, e))
+        let opened = self.open_at(path, OFlags::RDONLY | OFlags::DIRECTORY).map_err(|e| explain(path, e))?;
+        if self.permits_place(&opened, None) { Ok(opened) } else { Err(protected(path)) }
     }
 
     /// Opens a directory as a place to create and rename in; the caller says what a failure means.
@@ -159,7 +184,12 @@ pub(super) fn shown(path: &Path) -> String {
 fn readable(path: &Path, fd: OwnedFd) -> Result<Readable, Fault> {
     let stat = rustix::fs::fstat(&fd).map_err(|e| explain(path, e))?;
     regular(path, FileType::from_raw_mode(stat.st_mode))?;
-    Ok(Readable { file: File::from(fd), bytes: u64::try_from(stat.st_size).unwrap_or(0) })
+    Ok(Readable { file: File::from(fd), bytes: u64::try_from(stat.st_size).unwrap_or(0), stat })
+}
+
+/// Why Quell's own files are left alone.
+pub(super) fn protected(path: &Path) -> Fault {
+    Fault::told(format!("{} is Quell's own configuration or data, which no tool may read or change", shown(path)))
 }
 
 fn open_beneath(dir: &impl AsFd, path: &Path, flags: OFlags, resolve: ResolveFlags) -> Result<OwnedFd, Errno> {

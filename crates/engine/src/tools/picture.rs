@@ -10,15 +10,30 @@ use quell_kernel::picture::{LARGEST, Picture, Unseen};
 use quell_protocol::SessionKey;
 use rustix::io::Errno;
 
-use super::attachment::is_of_another;
+use super::attachment::{is_of, is_of_another};
 use super::confine::Root;
 use super::read::CHUNK;
-use super::{Ground, Stop};
+use super::{Ground, Protected, Stop};
+
+/// Which files of a workdir a picture may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Within {
+    /// All.
+    Workdir,
+    /// Those that came with messages of the session.
+    Attachments,
+}
 
 /// Reads the picture at this absolute path for a session, if it is below the workdir and did not come into another session. Told
 /// to stop, it answers anything at once.
-pub(crate) fn picture(workdir: &Path, session: &SessionKey, path: &str, stop: &AtomicBool) -> Result<Picture, Unseen> {
-    let ground = Ground { workdir: workdir.to_path_buf(), unconfined: false, output_limit: 0 };
+pub(crate) fn picture(
+    (workdir, within): (&Path, Within),
+    session: &SessionKey,
+    path: &str,
+    stop: &AtomicBool,
+) -> Result<Picture, Unseen> {
+    let ground =
+        Ground { workdir: workdir.to_path_buf(), unconfined: false, output_limit: 0, protected: Protected::default() };
     let root = Root::open(&ground).map_err(|_| Unseen::Gone)?;
     let path = root.relative(path).map_err(|_| Unseen::Gone)?;
     match root.look(&path) {
@@ -27,7 +42,7 @@ pub(crate) fn picture(workdir: &Path, session: &SessionKey, path: &str, stop: &A
         Err(_) => return Err(Unseen::Gone),
     }
     let mut source = root.file(&path).map_err(|_| Unseen::Gone)?;
-    if is_of_another(session, &root, &source) {
+    if is_of_another(session, &root, &source) || (within == Within::Attachments && !is_of(session, &root, &source)) {
         return Err(Unseen::Elsewhere);
     }
     let (stop, mut bytes, mut chunk) = (Stop(stop), Vec::new(), vec![0; CHUNK]);

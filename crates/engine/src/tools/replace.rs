@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Access, AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::tools::confine::{Root, explain, regular, shown};
+use crate::tools::confine::{Root, explain, protected, regular, shown};
 use crate::tools::read::CHUNK;
 use crate::tools::{Fault, Stop};
 
@@ -70,6 +70,9 @@ impl Target {
         let parent = real.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let mut made = Made::default();
         let place = make(root, parent, &mut made).map_err(|e| explain(path, e))?;
+        if !root.permits_place(&place, Some(&name)) {
+            return Err(protected(path));
+        }
         let target = Self { place, name, path: path.to_path_buf(), mode, made };
         target.permitted()?;
         Ok(target)

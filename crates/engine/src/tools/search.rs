@@ -80,7 +80,8 @@ impl FileTool for SearchFiles {
             if entry.kind != FileType::RegularFile || glob.as_ref().is_some_and(|g| !g.matches(entry.path, &start)) {
                 return Ok(ControlFlow::Continue(()));
             }
-            match file_in(entry.place, Path::new(entry.name), entry.path) {
+            let opened = file_in(entry.place, Path::new(entry.name), entry.path);
+            match opened.and_then(|opened| root.permits(entry.path, opened)) {
                 Ok(source) => search.file(source.file, entry.path, stop)?,
                 Err(_) => search.unreadable += 1,
             }

@@ -13,7 +13,7 @@ use rustix::fs::{Dir, FileType};
 use rustix::io::Errno;
 
 use super::confine::{Root, explain, shown};
-use super::{Fault, Ground, Stop};
+use super::{Fault, Ground, Protected, Stop};
 
 /// So much of a file is read: its head is at its beginning.
 const HEAD_BYTES: u64 = 64 * 1024;
@@ -48,7 +48,8 @@ pub fn read_skills(workdir: &Path, folder: &str, stop: &AtomicBool) -> Option<Sh
 
 impl Shelf {
     fn fill(&mut self, workdir: &Path, folder: &Path, stop: &Stop<'_>) -> Result<(), Fault> {
-        let root = Root::open(&Ground { workdir: workdir.to_path_buf(), unconfined: false, output_limit: 0 })?;
+        let (workdir, protected) = (workdir.to_path_buf(), Protected::default());
+        let root = Root::open(&Ground { workdir, unconfined: false, output_limit: 0, protected })?;
         if matches!(root.look(folder), Err(Errno::NOENT)) {
             return Ok(());
         }

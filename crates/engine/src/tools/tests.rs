@@ -110,7 +110,12 @@ impl Bench {
     }
 
     fn ground(&self) -> Ground {
-        Ground { workdir: self.path(""), unconfined: self.toolbox.settings.unconfined, output_limit: self.limit }
+        Ground {
+            workdir: self.path(""),
+            unconfined: self.toolbox.settings.unconfined,
+            output_limit: self.limit,
+            protected: self.toolbox.settings.protected.clone(),
+        }
     }
 
     /// What there is in the workdir, by name.

@@ -80,7 +80,7 @@ pub(super) fn walk(
             continue;
         }
         match directory_in(&level.place, Path::new(&entry_name)) {
-            Ok(inner) if level_count < MOST_LEVELS => walk.enter(inner, path)?,
+            Ok(inner) if level_count < MOST_LEVELS && root.permits_place(&inner, None) => walk.enter(inner, path)?,
             _ => walk.omitted.directories += 1,
         }
     }

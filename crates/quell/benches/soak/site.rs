@@ -106,6 +106,9 @@ fn config(base_url: &str) -> String {
             if role != "tools" {
                 text += "mcp = []\n";
             }
+            if role == "scout" {
+                text += &format!("parent = \"{}\"\n", dialect.agent("main"));
+            }
             text += match role {
                 "asking" => "approvals.shell = \"ask\"\n",
                 "small" => "window_tokens = 400\n",

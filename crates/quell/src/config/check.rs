@@ -95,6 +95,9 @@ fn agent_problems(config: &Config, wrong: &mut impl FnMut(&str, String)) {
         if let Some(text) = parent_problem(&tree, id, agent) {
             wrong(&format!("agents.{id}.parent"), text);
         }
+        if let Some(unknown) = agent.delegates.iter().flatten().find(|other| !config.agents.contains_key(*other)) {
+            wrong(&format!("agents.{id}.delegates"), format!("there is no [agents.{unknown}]"));
+        }
         if id.as_str() == RESERVED {
             wrong(&format!("agents.{id}"), format!("{RESERVED:?} is a word of the routes; name the agent otherwise"));
         }

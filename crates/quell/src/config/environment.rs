@@ -4,7 +4,7 @@ use std::env;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use quell_engine::agent::AgentConfig;
+use quell_engine::agent::{AgentConfig, expand_home};
 use quell_engine::llm::{ProviderConfig, ProviderKind};
 use quell_protocol::AgentId;
 use secrecy::SecretString;
@@ -21,14 +21,36 @@ pub(crate) fn data_dir() -> anyhow::Result<PathBuf> {
         .context("there is no home directory for the data; set QUELL_HOME to a directory")
 }
 
-/// `$QUELL_CONFIG`, else `./quell.toml`, else `quell/quell.toml` in the XDG config directory, whichever is there.
+/// `$QUELL_WORK`, else beside the data directory: there agents work that name no workdir.
+pub(crate) fn work_dir(data_dir: &Path) -> PathBuf {
+    path("QUELL_WORK").unwrap_or_else(|| {
+        let whole = std::path::absolute(data_dir).unwrap_or_else(|_| data_dir.to_owned());
+        let name = whole.file_name().unwrap_or("quell".as_ref()).to_string_lossy().into_owned();
+        whole.with_file_name(format!("{name}-work"))
+    })
+}
+
+/// `$QUELL_CONFIG`, else `quell/quell.toml` in the XDG config directory if that is there. A `quell.toml` where the daemon happens to
+/// be started is not read by itself: an agent may have written it.
 pub(super) fn config_file() -> Option<PathBuf> {
-    if let Some(named) = path("QUELL_CONFIG") {
-        return Some(named);
+    path("QUELL_CONFIG").or_else(|| shared_file().filter(|shared| shared.is_file()))
+}
+
+/// The file that is read when none is named. It need not exist.
+pub(super) fn shared_file() -> Option<PathBuf> {
+    xdg("XDG_CONFIG_HOME", ".config").map(|base| base.join("quell/quell.toml"))
+}
+
+/// Puts the home directory in the place of a leading `~/` in every key that holds a path.
+pub(super) fn expand_paths(config: &mut Config) {
+    let home = path("HOME");
+    let agents = config.agents.values_mut().map(|agent| &mut agent.workdir);
+    let providers = config.providers.values_mut().map(|provider| &mut provider.api_key_file);
+    let channels = config.channels.values_mut().map(|channel| &mut channel.token_file);
+    let others = [&mut config.server.token_file, &mut config.hooks.secret_file];
+    for path in agents.chain(providers).chain(channels).chain(others).flatten() {
+        *path = expand_home(path, home.as_deref());
     }
-    let here = PathBuf::from("quell.toml");
-    let shared = xdg("XDG_CONFIG_HOME", ".config").map(|base| base.join("quell/quell.toml"));
-    [Some(here), shared].into_iter().flatten().find(|candidate| candidate.is_file())
 }
 
 /// Fills in keys, and, where no provider or no agent is configured, what the environment offers.

@@ -132,10 +132,23 @@ pub(super) fn admin_token(setup: &Setup<'_>) -> Vec<Finding> {
 /// Where the tools of each agent work.
 pub(super) fn workdirs(setup: &Setup<'_>) -> Vec<Finding> {
     let mut findings = Vec::new();
+    let protected = setup.loaded.protected(setup.data_dir);
     for (id, agent) in &setup.loaded.config.agents {
+        let workdir = Materials::workdir(&setup.work_dir, id, agent);
+        let key = format!("workdir of [agents.{id}]");
+        if let Some(problem) = protected.problem_of(&workdir) {
+            findings
+                .push(Finding::fail(format!("agent {id}: {problem}"), format!("change {key}; no start takes it so")));
+            continue;
+        }
+        if let Some(earlier) = Materials::earlier_workdir(setup.data_dir, id) {
+            findings.push(Finding::warn(
+                format!("files of agent {id} are in {}, where it does not work any more", earlier.display()),
+                format!("move those that it needs to {}", workdir.display()),
+            ));
+        }
         let Some(workdir) = &agent.workdir else { continue };
         let place = workdir.display();
-        let key = format!("workdir of [agents.{id}]");
         findings.push(match fs::metadata(workdir) {
             Ok(found) if !found.is_dir() => {
                 Finding::fail(format!("{place} of agent {id} is a file"), format!("set {key} to a directory"))
@@ -155,7 +168,7 @@ pub(super) fn workdirs(setup: &Setup<'_>) -> Vec<Finding> {
         });
     }
     if findings.is_empty() {
-        findings.push(Finding::ok(format!("agents work in {}", setup.data_dir.join("work").display())));
+        findings.push(Finding::ok(format!("agents work in {}", setup.work_dir.display())));
     }
     findings
 }
@@ -165,7 +178,7 @@ pub(super) fn skills(setup: &Setup<'_>) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (id, agent) in &setup.loaded.config.agents {
         let Some(folder) = &agent.skills else { continue };
-        let workdir = Materials::workdir(setup.data_dir, id, agent);
+        let workdir = Materials::workdir(&setup.work_dir, id, agent);
         let place = workdir.join(folder);
         // Nobody tells it to stop.
         let Some(shelf) = read_skills(&workdir, folder, &AtomicBool::new(false)) else { continue };

@@ -50,6 +50,10 @@ impl Ward {
         self.patient.data_dir.as_deref().unwrap()
     }
 
+    fn work(&self) -> PathBuf {
+        config::work_dir(self.data())
+    }
+
     fn setup(&self) -> Setup<'_> {
         Setup::of(&self.patient).unwrap()
     }
@@ -200,7 +204,7 @@ fn skills_are_named_and_so_is_what_is_left_out() {
     assert_one(&files::skills(&Ward::new("").setup()), State::Ok, "no agent has any");
     let ward = Ward::new("[agents.main]\nskills = \"skills\"\n");
     assert_one(&files::skills(&ward.setup()), State::Warn, "agent main has none");
-    let folder = ward.data().join("work/main/skills");
+    let folder = ward.work().join("main/skills");
     fs::create_dir_all(folder.join("a")).unwrap();
     assert_one(&files::skills(&ward.setup()), State::Warn, "\"skills/a/SKILL.md\" does not exist");
     fs::write(folder.join("a/SKILL.md"), "---\nname: a\ndescription: d\n---\n").unwrap();

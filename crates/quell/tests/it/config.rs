@@ -68,7 +68,7 @@ fn a_named_file_wins_over_the_environment_over_the_directory_over_xdg() {
     let xdg = xdg.parent().and_then(Path::parent).unwrap();
     let steps = |variable: Option<&Path>, flag: Option<&Path>| {
         let mut command = home.command(exe());
-        command.args(["config", "show"]).env("XDG_CONFIG_HOME", xdg);
+        command.args(["config", "show"]).env("XDG_CONFIG_HOME", xdg).env_remove("QUELL_CONFIG");
         if let Some(variable) = variable {
             command.env("QUELL_CONFIG", variable);
         }
@@ -81,9 +81,8 @@ fn a_named_file_wins_over_the_environment_over_the_directory_over_xdg() {
     };
     assert_eq!(steps(Some(&variable), Some(&named)), "4");
     assert_eq!(steps(Some(&variable), None), "3");
-    assert_eq!(steps(None, None), "1");
-    fs::remove_file(home.config()).unwrap();
-    assert_eq!(steps(None, None), "2");
+    assert_eq!(steps(None, None), "2", "the file where it was started is read by its name alone");
+    assert_eq!(steps(None, Some(Path::new("./quell.toml"))), "1");
 }
 
 #[test]

@@ -24,9 +24,8 @@ use quell_testkit::daemon::{Answer, Api};
 use quell_testkit::model::{Behaviour, Stream};
 use reqwest::Method;
 use serde_json::{Value, json};
-use tempfile::TempDir;
 
-use crate::harness::Claim;
+use crate::harness::{Claim, DataDir, work_of};
 
 /// What a house is built from; tests change it before it opens.
 pub(crate) struct Plan {
@@ -42,7 +41,7 @@ pub(crate) struct House {
     pub(crate) address: SocketAddr,
     pub(crate) token: String,
     pub(crate) http: Api,
-    data: TempDir,
+    data: DataDir,
     claim: Claim,
 }
 
@@ -56,7 +55,7 @@ impl House {
     pub(crate) async fn with(change: impl FnOnce(&mut Plan)) -> Self {
         let claim = Claim::shared().await;
         let model = ScriptedModel::start().await;
-        let data = TempDir::with_prefix("quell-doors-").unwrap();
+        let data = DataDir::new();
         let mut plan = plan(&model, data.path().to_path_buf());
         change(&mut plan);
         Self::build(model, data, plan, claim).await
@@ -88,7 +87,7 @@ impl House {
         Self::build(model, data, plan, claim).await
     }
 
-    async fn build(model: ScriptedModel, data: TempDir, plan: Plan, claim: Claim) -> Self {
+    async fn build(model: ScriptedModel, data: DataDir, plan: Plan, claim: Claim) -> Self {
         // Engines are built in the roof, which installs the TLS provider; here the test client does.
         drop(quell_testkit::daemon::client());
         let engine = Engine::start(plan.engine).await.unwrap();
@@ -184,6 +183,7 @@ fn plan(model: &ScriptedModel, data_dir: PathBuf) -> Plan {
     let engine = EngineConfig {
         clock: Clock::start(),
         token_file: data_dir.join("token"),
+        work_dir: work_of(&data_dir),
         data_dir,
         store_file: "quell.db".to_owned(),
         stop: StopTimes::default(),

@@ -1,6 +1,8 @@
 //! A house for one test: an engine in this process, a scripted model behind real HTTP, a database file in a directory of its
 //! own. It also knows who asks and what was seen, and decides nothing.
 
+mod data_dir;
+
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -28,8 +30,9 @@ use quell_protocol::{AgentId, EventKind, Principal, ResourceKind, RunEvent, RunI
 use quell_protocol::{Receipt, Verdict};
 use quell_testkit::{Behaviour, ScriptedModel, leaks};
 use serde_json::Value;
-use tempfile::TempDir;
 use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard, watch};
+
+pub(crate) use data_dir::{DataDir, work_of};
 
 /// How long anything may take on a busy machine. It decides only how late a failing test fails.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
@@ -69,7 +72,7 @@ pub(crate) struct House {
 /// The directory of a house.
 pub(crate) enum Ground {
     /// Gone with the house.
-    Own(TempDir),
+    Own(DataDir),
     /// Stays.
     Lent(PathBuf),
 }
@@ -99,7 +102,7 @@ impl House {
 
     /// A house whose configuration is changed before it starts.
     pub(crate) async fn with(claim: Claim, change: impl FnOnce(&mut EngineConfig)) -> Self {
-        Self::on(Ground::Own(tempfile::tempdir().unwrap()), claim, change).await
+        Self::on(Ground::Own(DataDir::new()), claim, change).await
     }
 
     /// A house on this ground, where another one may have stood.
@@ -132,7 +135,7 @@ impl House {
 
     /// Where the tools of agent `main` work.
     pub(crate) fn workdir(&self) -> PathBuf {
-        self.dir.path().join("work").join("main")
+        work_of(self.dir.path()).join("main")
     }
 
     /// Sends a message that is expected to become a new run.
@@ -441,8 +444,8 @@ pub(crate) fn flat(messages: &[Value]) -> String {
 }
 
 /// Copies a data directory as it is, with its database, so that another engine can start on it.
-pub(crate) fn copy_of(data: &Path) -> TempDir {
-    let copy = tempfile::tempdir().unwrap();
+pub(crate) fn copy_of(data: &Path) -> DataDir {
+    let copy = DataDir::new();
     for entry in std::fs::read_dir(data).unwrap().flatten() {
         if entry.file_type().unwrap().is_file() {
             std::fs::copy(entry.path(), copy.path().join(entry.file_name())).unwrap();
@@ -457,6 +460,7 @@ pub(crate) fn config(data: &Path, base_url: &str, probe: Probe) -> EngineConfig 
     EngineConfig {
         clock: Clock::start(),
         data_dir: data.to_path_buf(),
+        work_dir: work_of(data),
         token_file: data.join("token"),
         store_file: "quell.db".to_owned(),
         stop: StopTimes::default(),

@@ -35,6 +35,7 @@ mod processes;
 mod race;
 mod races;
 mod reload;
+mod rights;
 mod rows_b;
 mod rows_b10;
 mod rows_e;

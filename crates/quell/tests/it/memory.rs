@@ -16,7 +16,7 @@ use quell_protocol::{CallEnd, EventKind, RunId};
 use quell_testkit::Behaviour;
 use serde_json::{Value, json};
 
-use crate::harness::{Claim, Ground, House, Watcher, agent, key};
+use crate::harness::{Claim, DataDir, Ground, House, Watcher, agent, key};
 
 async fn house(change: impl FnOnce(&mut EngineConfig)) -> House {
     let house = House::with(Claim::shared().await, change).await;
@@ -79,7 +79,7 @@ async fn a_reset_and_a_deletion_take_the_notes_of_the_session_with_them() {
 #[tokio::test]
 async fn ten_thousand_notes_are_searched_without_a_wait_that_anybody_notices() {
     const NOTES: usize = 10_000;
-    let dir = tempfile::tempdir().unwrap();
+    let dir = DataDir::new();
     let store = Store::open(dir.path(), "quell.db").unwrap();
     let remembered = (0..NOTES).map(|n| {
         let text = format!("Note {n}: the user said that the {} is {}.", thing(n), ["red", "green", "blue"][n % 3]);

@@ -33,7 +33,7 @@ async fn house() -> House {
         let provider = ProviderConfig { base_url, ..ProviderConfig::new(ProviderKind::Anthropic) };
         let provider = ProviderConfig { api_key: Some("sk-ant".to_owned().into()), ..provider };
         config.providers.insert("anthropic".to_owned(), provider);
-        let workdir = Some(config.data_dir.join("work").join("main"));
+        let workdir = Some(config.work_dir.join("main"));
         let seeing = AgentConfig { vision: true, workdir, ..config.agents[&agent(BLIND)].clone() };
         let claude = AgentConfig { model: "anthropic/claude".to_owned(), ..seeing.clone() };
         config.agents.extend([(agent(OPENAI), seeing), (agent(CLAUDE), claude)]);

@@ -45,7 +45,7 @@ fn config(model: &ScriptedModel, mark: &Marker) -> String {
          [mcp.test]\ncommand = \"sh\"\nargs = [\"-c\", {script}]\n\
          env = {{ MCP_MARK = \"{mark}\", MCP_STUCK = \"1\" }}\n\
          [agents.main]\nmodel = \"scripted/m\"\napprovals.write_file = \"ask\"\n\
-         [agents.scout]\nmodel = \"scripted/m\"\nmcp = []\n",
+         [agents.scout]\nmodel = \"scripted/m\"\nparent = \"main\"\nmcp = []\n",
         mark = mark.as_str()
     )
 }

@@ -185,7 +185,7 @@ async fn the_example_of_the_page_works() {
     let agent =
         blocks(PAGE, "toml")[0].replace("[agents.main]", "[agents.main]\nmodel = \"p/m\"\nprompt = \"Be brief.\"");
     let home = Home::new(&format!("{provider}{agent}[server]\nlisten = \"127.0.0.1:0\"\n"));
-    let folder = home.data().join("work/main/skills");
+    let folder = home.work().join("main/skills");
     let place = folder.join("meeting-notes");
     fs::create_dir_all(&place).unwrap();
     fs::write(place.join("SKILL.md"), blocks(PAGE, "markdown")[0]).unwrap();

@@ -23,7 +23,7 @@ mod telegram;
 #[cfg(test)]
 mod tests;
 
-pub use media::media;
+pub use media::{media, sources};
 
 use self::pack::Pack;
 use self::parse::{Tables, document, literal};

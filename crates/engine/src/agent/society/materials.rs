@@ -21,7 +21,19 @@ pub struct Materials {
     /// The names of the configured MCP servers.
     pub servers: BTreeSet<String>,
     /// Below it are the workdirs of agents that name none.
-    pub data_dir: PathBuf,
+    pub work_dir: PathBuf,
+    /// What `~/` at the beginning of a workdir stands for.
+    pub home: Option<PathBuf>,
+}
+
+/// A path whose leading `~/` is the home directory, where there is one.
+#[must_use]
+pub fn expand_home(path: &Path, home: Option<&Path>) -> PathBuf {
+    match (path.strip_prefix("~"), home) {
+        (Ok(rest), Some(home)) if rest.as_os_str().is_empty() => home.to_owned(),
+        (Ok(rest), Some(home)) => home.join(rest),
+        _ => path.to_owned(),
+    }
 }
 
 /// Why an agent cannot be built.
@@ -35,17 +47,18 @@ pub struct BadAgent {
 }
 
 impl Materials {
-    /// Where the workdirs of agents are that name none.
-    #[must_use]
-    pub fn homes(data_dir: &Path) -> PathBuf {
-        data_dir.join("work")
-    }
-
     /// Where the tools of an agent work.
     #[must_use]
-    pub fn workdir(data_dir: &Path, id: &AgentId, config: &AgentConfig) -> PathBuf {
-        let own = || Self::homes(data_dir).join(id.as_str().replace(['/', '\\', '.'], "_"));
-        config.workdir.clone().unwrap_or_else(own)
+    pub fn workdir(work_dir: &Path, id: &AgentId, config: &AgentConfig) -> PathBuf {
+        config.workdir.clone().unwrap_or_else(|| work_dir.join(folder_of(id)))
+    }
+
+    /// Where an agent that names no workdir worked when those were below the data directory, if something is left there.
+    #[must_use]
+    pub fn earlier_workdir(data_dir: &Path, id: &AgentId) -> Option<PathBuf> {
+        let earlier = data_dir.join("work").join(folder_of(id));
+        let has_entries = std::fs::read_dir(&earlier).is_ok_and(|mut entries| entries.next().is_some());
+        has_entries.then_some(earlier)
     }
 
     /// Builds an agent with the model that its configuration names. Its workdir exists then. Whether its parent does is the
@@ -110,7 +123,10 @@ impl Materials {
         if config.thinking_mode().is_some() && !model.may_think() {
             return Err(wrong(format!("thinking: {NO_THINKING}")));
         }
-        let named = Self::workdir(&self.data_dir, id, &config);
+        let named = expand_home(&Self::workdir(&self.work_dir, id, &config), self.home.as_deref());
+        if let Some(problem) = self.toolbox.protected().problem_of(&named) {
+            return Err(wrong(problem));
+        }
         // Whole, since messages name files by it: `[IMAGE:/...]`.
         let workdir = std::path::absolute(&named).and_then(|whole| std::fs::create_dir_all(&whole).map(|()| whole));
         let workdir =
@@ -121,4 +137,9 @@ impl Materials {
         }
         Ok(Arc::new(Agent { id: id.clone(), tools, config, model, system, workdir }))
     }
+}
+
+/// The folder of an agent's files, below those of all.
+fn folder_of(id: &AgentId) -> String {
+    id.as_str().replace(['/', '\\', '.'], "_")
 }

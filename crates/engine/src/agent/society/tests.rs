@@ -12,7 +12,7 @@ fn id(text: &str) -> AgentId {
     AgentId::parse(text).expect("an agent id")
 }
 
-fn materials(data_dir: PathBuf) -> Materials {
+fn materials(work_dir: PathBuf) -> Materials {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let provider = ProviderConfig {
         base_url: Some("http://127.0.0.1:9/v1".to_owned()),
@@ -22,7 +22,8 @@ fn materials(data_dir: PathBuf) -> Materials {
         models: Models::new(BTreeMap::from([("p".to_owned(), provider)])).expect("a provider"),
         toolbox: Arc::new(Toolbox::new(ToolSettings::default())),
         servers: BTreeSet::from(["files".to_owned()]),
-        data_dir,
+        work_dir,
+        home: Some(PathBuf::from("/nowhere")),
     }
 }
 
@@ -37,7 +38,8 @@ fn society(agents: &[&str]) -> (Society, tempfile::TempDir) {
 }
 
 fn named(society: &Society) -> Vec<String> {
-    society.delegation().iter().map(|spec| spec.description.clone()).collect()
+    let main = society.get(&id("main")).expect("main");
+    society.delegation(&main).iter().map(|spec| spec.description.clone()).collect()
 }
 
 fn below(parent: &str) -> AgentConfig {
@@ -75,19 +77,19 @@ fn a_workdir_is_a_whole_path_however_it_is_named() {
 }
 
 #[test]
-fn every_agent_that_exists_is_named_to_all_and_no_other() {
+fn an_agent_is_named_itself_and_those_below_it_and_no_other() {
     let (society, dir) = society(&["main", "scout"]);
-    let before = society.delegation();
-    comes(&society, "writer", AgentConfig { role: Some("writes".to_owned()), ..config() });
+    let before = society.delegation(&society.get(&id("main")).expect("main"));
+    comes(&society, "writer", AgentConfig { role: Some("writes".to_owned()), ..below("main") });
     let writer = society.get(&id("writer")).expect("it came");
-    assert_eq!(writer.workdir, dir.path().join("work/writer"));
+    assert_eq!(writer.workdir, dir.path().join("writer"));
     assert!(writer.workdir.is_dir());
-    assert!(named(&society).iter().all(|text| text.ends_with("The agents are: main, scout, writer (writes).")));
+    assert!(named(&society).iter().all(|text| text.ends_with("to are: main, writer (writes).")));
     let marked = society.mark(&id("writer")).expect("it may go");
     assert!(society.get(&id("writer")).is_some(), "its runs are being stopped");
     society.let_go(&marked);
-    assert!(named(&society).iter().all(|text| text.ends_with("The agents are: main, scout.")));
-    assert!(before.iter().all(|spec| spec.description.ends_with("main, scout.")), "a run keeps what it began with");
+    assert!(named(&society).iter().all(|text| text.ends_with("to are: main.")));
+    assert!(before.iter().all(|spec| spec.description.ends_with("to are: main.")), "a run keeps what it began with");
     assert_eq!(society.roll().keys().map(AgentId::as_str).collect::<Vec<_>>(), ["main", "scout"]);
 }
 

@@ -131,8 +131,9 @@ fn config(dir: &TempDir, base_url: String, in_flight_runs: usize) -> EngineConfi
     let provider = ProviderConfig { base_url: Some(base_url), ..ProviderConfig::new(ProviderKind::Openai) };
     EngineConfig {
         clock: Clock::start(),
-        data_dir: dir.path().to_path_buf(),
-        token_file: dir.path().join("token"),
+        data_dir: dir.path().join("data"),
+        work_dir: dir.path().join("work"),
+        token_file: dir.path().join("data/token"),
         store_file: "quell.db".to_owned(),
         stop: StopTimes::default(),
         expiry: ExpiryLimits::default(),

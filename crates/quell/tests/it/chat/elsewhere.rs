@@ -87,7 +87,7 @@ async fn whoever_types_does_not_allow_by_accident() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sub_agent_is_a_line_of_its_own_while_it_works() {
-    let more = "[agents.scout]\nmodel = \"scripted/m\"\n";
+    let more = "[agents.scout]\nmodel = \"scripted/m\"\nparent = \"main\"\n";
     let mut table = Table::with(more, &["--session", "s", "--agent", "main"]).await;
     let start = json!({"agent": "scout", "prompt": "look around", "wait": true});
     table.model.script(Behaviour::tool_call("c1", "spawn_agent", &start));

@@ -104,7 +104,7 @@ async fn a_full_disk_ends_runs_with_a_reason_and_hangs_nothing() {
     assert_eq!((&verdict["kind"], &verdict["code"]), (&json!("failed"), &json!("store")), "{verdict:#}");
     let why = verdict["message"].as_str().unwrap();
     assert!(why.contains("shell was not started") && why.contains("full"), "{why}");
-    assert!(!site.daemon.home().data().join("work/main/proof").exists(), "it was started all the same");
+    assert!(!site.daemon.home().work().join("main/proof").exists(), "it was started all the same");
     let log = http.events(&talking, 0).await.to_end().await;
     assert_eq!((log.verdict(), log.text().as_str()), ("completed", "I have an idea.This is it."));
     assert_eq!(log.receipt()["turn"]["recorded"], false, "the receipt hides that the turn is not in the database");

@@ -128,7 +128,7 @@ fn config(model: &ScriptedModel) -> String {
     format!(
         "[providers.scripted]\nkind = \"openai\"\nbase_url = \"{}\"\n\
          [mcp.test]\ncommand = \"sh\"\nargs = [\"-c\", {script}]\n\
-         [agents.main]\nmodel = \"scripted/m\"\n[agents.scout]\nmodel = \"scripted/m\"\nmcp = []\n",
+         [agents.main]\nmodel = \"scripted/m\"\n[agents.scout]\nmodel = \"scripted/m\"\nparent = \"main\"\nmcp = []\n",
         model.base_url()
     )
 }

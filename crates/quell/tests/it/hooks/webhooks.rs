@@ -12,7 +12,7 @@ use tokio::net::TcpListener;
 
 use super::receiver::{Manner, ReceivingServer, SECRET};
 use super::{SOON, house, may_be_made, scope, session};
-use crate::harness::{Claim, Ground, House, PATIENCE};
+use crate::harness::{Claim, DataDir, Ground, House, PATIENCE};
 
 /// Hooks that are signed.
 fn signed(hooks: &mut HookSettings) {
@@ -149,7 +149,7 @@ async fn telling(ground: Ground, url: &str) -> House {
 }
 
 fn fresh() -> Ground {
-    Ground::Own(tempfile::tempdir().unwrap())
+    Ground::Own(DataDir::new())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -173,7 +173,7 @@ async fn what_nobody_took_is_delivered_by_the_next_engine_the_shutdown_included(
     let first = ReceivingServer::start().await;
     let (address, url) = (first.address(), first.url("hooks"));
     first.answers([Manner::Hang]);
-    let dir = tempfile::tempdir().unwrap();
+    let dir = DataDir::new();
     let house = telling(Ground::Lent(dir.path().to_owned()), &url).await;
     told(&house, &["one"]);
     let before = first.came(1).await.remove(0).checked();
@@ -208,7 +208,7 @@ async fn what_waits_for_a_url_that_is_not_configured_any_more_goes() {
     let (old, new) = (ReceivingServer::start().await, ReceivingServer::start().await);
     let url = old.url("old");
     old.die().await;
-    let dir = tempfile::tempdir().unwrap();
+    let dir = DataDir::new();
     let house = telling(Ground::Lent(dir.path().to_owned()), &url).await;
     told(&house, &["one"]);
     house.close().await;

@@ -162,6 +162,7 @@ pub(super) fn config(model: &ScriptedModel, hole: &BlackHole) -> String {
             text.push_str("mcp = []\n");
         }
         match scene.name {
+            "sub-agent" => text.push_str("delegates = [\"scout\"]\n"),
             "pending approval" => text.push_str("approvals.shell = \"ask\"\n"),
             "compaction" => text.push_str("window_tokens = 400\n"),
             _ => {}

@@ -141,7 +141,7 @@ async fn a_deleted_session_is_cleaned_up_before_the_answer() {
 async fn files_of_a_session_go_before_it_whichever_agent_has_left() {
     let scene = Scene::open().await;
     scene.house.ask("s", "hello").await;
-    let homes = scene.house.dir.path().join("work");
+    let homes = scene.house.engine.config().work_dir.clone();
     let file = |agent: &str, session: &str| homes.join(agent).join(folder_of(&key(session))).join("r1/0-cat.png");
     let (left, others) = (file("has-left", "s"), file("has-left", "t"));
     for file in [&left, &others] {

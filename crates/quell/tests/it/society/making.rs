@@ -47,7 +47,7 @@ fn a_body_knows_what_the_configuration_knows() {
         let camel = letters.fold(first, |name, word| name + word[..1].to_uppercase().as_str() + &word[1..]);
         let value = match key.as_str() {
             "price" => json!({"input": 1.0, "output": 1.0}),
-            "mcp" => json!([]),
+            "mcp" | "delegates" => json!([]),
             "approvals" => json!({}),
             "parent" | "role" | "language" | "workdir" | "skills" => json!("x"),
             key if text[key].is_string() => text[key].clone(),
@@ -105,7 +105,7 @@ async fn what_makes_no_agent_is_refused_with_its_reason(#[case] wrong: Value, #[
     assert_problem(&answer, status, if status == 409 { "conflict" } else { "invalid_request" });
     assert!(answer.body["detail"].as_str().unwrap().contains(why), "{:#}", answer.body);
     assert_eq!(ids(&house.http).await, ["main", "team/writer"], "nothing came of it");
-    let workdir = &house.engine.config().data_dir.join("work/new");
+    let workdir = &house.engine.config().work_dir.join("new");
     assert!(!workdir.exists(), "nor a directory");
     let house = house.reopen().await;
     assert_eq!(ids(&house.http).await, ["main", "team/writer"]);
@@ -228,13 +228,13 @@ async fn a_new_agent_is_named_to_the_next_run_and_a_run_at_work_keeps_what_it_be
     let index = house.model.seen().len();
     let run = house.send("s", "go").await;
     house.model.requests(index + 1).await;
-    make(&house, "newcomer", json!({"role": "new"})).await;
+    make(&house, "newcomer", json!({"role": "new", "parent": "main"})).await;
     house.model.open_gate("made");
     house.ended(&run).await;
     let descriptions = |index: usize| {
         let tools = house.model.seen()[index].body["tools"].clone();
         let all = tools.as_array().unwrap().iter().map(|tool| tool["function"]["description"].to_string());
-        all.filter(|text| text.contains("The agents are")).collect::<Vec<String>>()
+        all.filter(|text| text.contains("may give work to are")).collect::<Vec<String>>()
     };
     assert!(descriptions(index).iter().all(|text| !text.contains("newcomer")), "{:?}", descriptions(index));
     // The next run is told of it, and can reach it.
@@ -252,13 +252,16 @@ async fn a_new_agent_is_named_to_the_next_run_and_a_run_at_work_keeps_what_it_be
     assert_eq!(house.ended(&run).await["output"], "It is gone.");
     assert!(descriptions(index).iter().all(|text| !text.contains("newcomer")));
     let result = house.model.seen()[index + 1].body["messages"].to_string();
-    assert!(result.contains("There is no agent") && result.contains("There are: main, team/writer."), "{result}");
+    assert!(
+        result.contains("is no agent that you may give work to. You may give work to: main, team/writer."),
+        "{result}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_messages_of_one_session_to_a_new_agent_are_one_conversation() {
     let house = House::open().await;
-    make(&house, "keeper", json!({"tools": []})).await;
+    make(&house, "keeper", json!({"tools": [], "parent": "main"})).await;
     let tell = |text: &str| Behaviour::tool_call("c1", "send_message", &json!({"to": "keeper", "text": text}));
     for text in ["the word is amber", "which word was it?"] {
         house.model.script(tell(text)).script(Behaviour::text("noted")).script(Behaviour::text("done"));

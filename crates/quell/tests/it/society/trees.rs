@@ -43,7 +43,7 @@ struct Scene {
 
 async fn scene() -> Scene {
     let house = House::open().await;
-    make(&house, "top", json!({})).await;
+    make(&house, "top", json!({"delegates": ["beside"]})).await;
     make(&house, "low", json!({"parent": "top"})).await;
     make(&house, "beside", json!({})).await;
     let waiting = endless(&house, "low", "waiting").await;

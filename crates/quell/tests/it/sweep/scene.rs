@@ -23,7 +23,7 @@ use super::proof::{self, Proven};
 use super::servers;
 use super::strike::{Mode, Struck, strike, wait_and_leave};
 use super::{chat, hooked};
-use crate::harness::{Claim, Ground, House, PATIENCE, Watcher, agent, alice, message_as, provider, run_id};
+use crate::harness::{Claim, DataDir, Ground, House, PATIENCE, Watcher, agent, alice, message_as, provider, run_id};
 
 /// One engine for all cases of a mode, with everything that can keep a run waiting.
 pub(super) struct Site {
@@ -42,7 +42,7 @@ pub(super) struct Site {
 
 impl Site {
     pub(super) async fn open() -> Self {
-        let site = Self::on(Ground::Own(tempfile::tempdir().unwrap()), |_| {}).await;
+        let site = Self::on(Ground::Own(DataDir::new()), |_| {}).await;
         site.lay_out();
         site.warm_up().await;
         site
@@ -60,7 +60,7 @@ impl Site {
             small.window_tokens = 400;
             config.agents.insert(agent("small"), small);
             let mut seeing = config.agents.get(&agent("main")).unwrap().clone();
-            (seeing.vision, seeing.workdir) = (true, Some(config.data_dir.join("work").join("main")));
+            (seeing.vision, seeing.workdir) = (true, Some(config.work_dir.join("main")));
             config.agents.insert(agent("seeing"), seeing);
             let skills = Some("skills".to_owned());
             let skilled = AgentConfig { skills, vision: false, ..config.agents[&agent("seeing")].clone() };

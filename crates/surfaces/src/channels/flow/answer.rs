@@ -20,7 +20,7 @@ use super::channel::Channel;
 use super::ended::Ended;
 use super::send::{Patience, edit, send, undelivered, wait_after};
 use super::{Channels, Extra, words};
-use crate::channels::format::{media, pieces};
+use crate::channels::format::{media, pieces, sources};
 use crate::channels::seam::{MessageId, NotSent, Place};
 
 /// Bytes of a file that is fetched or sent.
@@ -155,7 +155,7 @@ impl Answer {
     async fn carry(&self, answer: &str, spot: Spot<'_>) -> Result<(), Undelivered> {
         let draft = self.take_over().await;
         let channel = self.channel_now();
-        let (text, files) = media(answer);
+        let (text, files) = media(answer, |source| spot.sendable.iter().any(|file| file == source));
         // What is a file alone has a word in the place of the draft.
         let text = if text.trim().is_empty() && draft.is_some() { words::FILES.to_owned() } else { text };
         let pieces = pieces(&text, &channel.manners.form);
@@ -291,6 +291,10 @@ impl Courier for Answer {
 
     fn edit(&self, answer: &str) -> String {
         words::cleaned(answer, &self.channels.0.tools, self.narration)
+    }
+
+    fn files_of(&self, answer: &str) -> Vec<String> {
+        sources(answer)
     }
 
     fn deliver<'a>(&'a self, answer: &'a str, spot: Spot<'a>) -> BoxFuture<'a, Result<(), Undelivered>> {

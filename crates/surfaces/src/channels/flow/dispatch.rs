@@ -99,6 +99,7 @@ async fn submit(channels: &Channels, letter: Letter<Extra>) {
     let messages = settings.settings.messages;
     let orders = Orders {
         notes: notes(&extra),
+        files_note: takes_files(extra.channel.config.kind).then(|| FILES.to_owned()),
         model: settings.settings.routing.model_for(&message.content),
         history_chars: messages.history_budget_chars,
     };
@@ -160,10 +161,21 @@ fn notes(extra: &Extra) -> Vec<String> {
         ChannelKind::Irc => {
             "Answer in plain text without Markdown, in few short lines: long ones are cut into several messages."
         }
-        ChannelKind::Telegram | ChannelKind::Discord | ChannelKind::Slack | ChannelKind::Matrix => {
-            "Answer in Markdown. A line [IMAGE:path], [FILE:path], [AUDIO:path] or [VIDEO:path] sends a file of your workdir."
-        }
-        ChannelKind::Webhook => "Answer in Markdown.",
+        ChannelKind::Telegram
+        | ChannelKind::Discord
+        | ChannelKind::Slack
+        | ChannelKind::Matrix
+        | ChannelKind::Webhook => "Answer in Markdown.",
     };
     [of_network.to_owned()].into_iter().chain(config.instructions.clone()).collect()
+}
+
+/// What a model is told that may send files.
+const FILES: &str = "A line [IMAGE:path], [FILE:path], [AUDIO:path] or [VIDEO:path] sends a file of your workdir.";
+
+fn takes_files(kind: ChannelKind) -> bool {
+    match kind {
+        ChannelKind::Telegram | ChannelKind::Discord | ChannelKind::Slack | ChannelKind::Matrix => true,
+        ChannelKind::Irc | ChannelKind::Webhook => false,
+    }
 }

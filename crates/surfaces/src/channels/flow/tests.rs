@@ -99,8 +99,9 @@ fn config(dir: &TempDir, model: &ScriptedModel) -> EngineConfig {
     };
     EngineConfig {
         clock: Clock::start(),
-        data_dir: dir.path().to_path_buf(),
-        token_file: dir.path().join("token"),
+        data_dir: dir.path().join("data"),
+        work_dir: dir.path().join("work"),
+        token_file: dir.path().join("data/token"),
         store_file: "quell.db".to_owned(),
         stop: StopTimes::default(),
         expiry: ExpiryLimits::default(),

@@ -17,10 +17,24 @@ const KINDS: [(&str, AttachmentKind); 5] = [
     ("DOCUMENT", AttachmentKind::File),
 ];
 
-/// Takes the markers out of an answer: what is left of the text, and the files in their order. In code they are words.
+/// The files that an answer names, each once.
 #[must_use]
-pub fn media(reply: &str) -> (String, Vec<Attachment>) {
-    let found = markers(reply);
+pub fn sources(reply: &str) -> Vec<String> {
+    let mut sources: Vec<String> = Vec::new();
+    for (_, file) in markers(reply) {
+        if !sources.contains(&file.source) {
+            sources.push(file.source);
+        }
+    }
+    sources
+}
+
+/// Takes the markers of some sources out of an answer: what is left of the text, and the files in their order. In code they are
+/// words.
+#[must_use]
+pub fn media(reply: &str, is_sent: impl Fn(&str) -> bool) -> (String, Vec<Attachment>) {
+    let mut found = markers(reply);
+    found.retain(|(_, file)| is_sent(&file.source));
     if found.is_empty() {
         return (reply.to_owned(), Vec::new());
     }
@@ -119,14 +133,14 @@ mod tests {
     use super::*;
 
     fn sources(reply: &str) -> (String, Vec<(AttachmentKind, String)>) {
-        let (text, files) = media(reply);
+        let (text, files) = media(reply, |_| true);
         (text, files.into_iter().map(|file| (file.kind, file.source)).collect())
     }
 
     #[test]
     fn markers_become_attachments() {
         let reply = "Here it is:\n\n[IMAGE:/data/cat.png]\n\nand [DOCUMENT: https://example.org/a/b.pdf?x=1] too. [AUDIO:v.ogg]";
-        let (text, files) = media(reply);
+        let (text, files) = media(reply, |_| true);
         assert_eq!(text, "Here it is:\n\n\nand too.");
         let names: Vec<_> = files.iter().map(|file| (file.kind, file.source.as_str(), file.name.as_deref())).collect();
         assert_eq!(
@@ -138,6 +152,15 @@ mod tests {
             ]
         );
         assert_eq!(sources("[VIDEO:a.mp4]"), (String::new(), vec![(AttachmentKind::Video, "a.mp4".to_owned())]));
+    }
+
+    #[test]
+    fn a_marker_of_a_file_that_is_not_sent_stays_in_the_text() {
+        let reply = "[FILE:a]\n[FILE:b] [IMAGE:a]";
+        assert_eq!(super::sources(reply), ["a", "b"]);
+        let (text, files) = media(reply, |source| source == "a");
+        assert_eq!((text.as_str(), files.len()), ("[FILE:b]", 2));
+        assert_eq!(media(reply, |_| false), (reply.to_owned(), Vec::new()));
     }
 
     #[test]
@@ -154,13 +177,13 @@ mod tests {
             "[image:x] [IMAGES:x] [IMAGE]",
             "[IMAGE:never closed",
         ] {
-            assert_eq!(media(text), (text.to_owned(), Vec::new()));
+            assert_eq!(media(text, |_| true), (text.to_owned(), Vec::new()));
         }
     }
 
     #[test]
     fn many_brackets_take_no_time() {
         let text = "[IMAGE:".repeat(100_000);
-        assert_eq!(media(&text).1, []);
+        assert_eq!(media(&text, |_| true).1, []);
     }
 }

@@ -24,7 +24,7 @@ struct Left {
 
 impl Left {
     async fn in_data(dir: &TempDir) -> Self {
-        let store = Store::open(dir.path(), "quell.db").unwrap();
+        let store = Store::open(&dir.path().join("data"), "quell.db").unwrap();
         let (traces, mut said) = (store.left_traces().await.unwrap(), String::new());
         for left in &traces {
             said.extend(store.journal(left.trace.run.clone()).await.unwrap().0);
@@ -39,7 +39,10 @@ async fn killed(house: &House, wanted: impl Fn(&Left) -> bool) -> (TempDir, Pape
     let begun = std::time::Instant::now();
     loop {
         let (image, look) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        for file in ["quell.db", "quell.db-wal"] {
+        for data in [&image, &look] {
+            fs::create_dir(data.path().join("data")).unwrap();
+        }
+        for file in ["data/quell.db", "data/quell.db-wal"] {
             fs::copy(house.dir.path().join(file), image.path().join(file)).unwrap();
             fs::copy(image.path().join(file), look.path().join(file)).unwrap();
         }
@@ -233,7 +236,7 @@ fn trace(run: &RunId, channel: &str, draft: &str) -> Trace {
 
 /// Keeps a trace by hand, as one that a daemon left which was killed at its very last step.
 async fn keep(data: &TempDir, trace: Trace) {
-    let store = Store::open(data.path(), "quell.db").unwrap();
+    let store = Store::open(&data.path().join("data"), "quell.db").unwrap();
     store.keep_trace(trace).await.unwrap();
     store.close().await;
 }
@@ -319,7 +322,7 @@ async fn what_was_said_is_not_said_again_where_only_a_sign_is_left() {
     let (house, heard) = at_work("", "Working on").await;
     house.paper.wait_for("the draft", |page| page.texts() == ["Working on"]).await;
     let left = killed(&house, |left| left.traces[0].trace.draft.is_some()).await;
-    let store = Store::open(left.0.path(), "quell.db").unwrap();
+    let store = Store::open(&left.0.path().join("data"), "quell.db").unwrap();
     let run = store.left_traces().await.unwrap()[0].trace.run.clone();
     store.keep_told(run).await.unwrap();
     store.close().await;

@@ -299,7 +299,9 @@ async fn a_second_stop_forces() {
 async fn a_stop_that_finds_nothing_but_a_sub_run_in_the_background_says_so() {
     let house = House::with("", |config| {
         let main = config.agents.values().next().unwrap().clone();
-        config.agents.insert(AgentId::parse("scout").unwrap(), AgentConfig { role: Some("scout".to_owned()), ..main });
+        let parent = AgentId::parse("main").ok();
+        let scout = AgentConfig { role: Some("scout".to_owned()), parent, ..main };
+        config.agents.insert(AgentId::parse("scout").unwrap(), scout);
     })
     .await;
     let call = json!({"agent": "scout", "prompt": "watch the tide", "wait": false});
