@@ -186,7 +186,10 @@ function callOf(run, id) {
 }
 
 function print(call, text) {
-  const all = call.output + text;
+  // A return at the beginning takes back the line that is open: progress.
+  const all = text.startsWith("\r")
+    ? call.output.slice(0, call.output.lastIndexOf("\n") + 1) + text.slice(1)
+    : call.output + text;
   const over = all.length - MOST_OUTPUT;
   // Cut with room to spare, so that not every single line costs a copy of the whole.
   if (over > MOST_OUTPUT / 4) {
@@ -215,6 +218,11 @@ function snapshot(run, event, gap) {
     const call = callOf(run, row.callId);
     call.tool = row.tool;
     call.end = row.end ?? call.end;
+    if (row.output !== undefined && call.result === null) {
+      call.result = row.output;
+      call.output = "";
+      call.ms = row.ms ?? call.ms;
+    }
   }
   // Between two numbers, so that no real step is taken for this one.
   const now = later ? step(run, known.number + 0.5) : known;

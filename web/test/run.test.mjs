@@ -161,6 +161,24 @@ test("of endless output the end is kept, and what was left out is counted", () =
   assert.equal(call.output.length + call.dropped, 500_000);
 });
 
+test("progress takes back the line that is open", () => {
+  const run = newRun("a");
+  listen(run, [
+    { type: "tool.started", callId: "c", tool: "shell", arguments: {} },
+    { type: "tool.output", callId: "c", stream: "stderr", text: "begun\n10%" },
+    { type: "tool.output", callId: "c", stream: "stderr", text: "\r99%\n" },
+  ]);
+  assert.equal(run.calls.get("c").output, "begun\n99%\n");
+});
+
+test("a snapshot says how a missed call has ended", () => {
+  const run = newRun("a");
+  const call = { callId: "c", tool: "shell", end: "error", code: 3, ms: 2, output: "4000\n[exit code 3]" };
+  listen(run, [{ type: "run.snapshot", text: "", thinking: "", calls: [call] }]);
+  const { end, ms, result } = run.calls.get("c");
+  assert.deepEqual([end, ms, result], ["error", 2, "4000\n[exit code 3]"]);
+});
+
 const history = [
   { runId: "a", role: "user", text: "one", at: "1" },
   {

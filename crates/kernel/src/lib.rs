@@ -7,6 +7,7 @@ pub mod expiry;
 pub mod journal;
 pub mod memory;
 pub mod picture;
+pub mod printed;
 pub mod queue;
 pub mod registry;
 pub mod retry;

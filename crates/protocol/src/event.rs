@@ -85,7 +85,8 @@ pub enum EventKind {
         call_id: CallId,
         /// Which stream.
         stream: ToolOutputStream,
-        /// What was added. Of much at once both ends, with a line between them that says how much is left out.
+        /// What was added, without escape sequences. A carriage return at its beginning takes back the line that is open, as
+        /// progress does; there is no other. Of much at once both ends, with a line between them that says how much is left out.
         text: String,
     },
     /// A tool call is over.

@@ -255,6 +255,11 @@ impl Turn {
             }
             if let Some(call) = self.call_mut(&seen.call_id).filter(|call| call.end.is_none()) {
                 call.end = seen.end;
+                if let Some(output) = &seen.output {
+                    call.ms = seen.ms;
+                    call.output.clear();
+                    call.print(output);
+                }
             }
         }
         let known =
@@ -354,7 +359,12 @@ impl Call {
     }
 
     fn print(&mut self, text: &str) {
-        self.output.push_str(text);
+        // A return at the beginning takes back the line that is open: progress.
+        let line = text.strip_prefix('\r').unwrap_or(text);
+        if line.len() < text.len() {
+            self.output.truncate(self.output.rfind('\n').map_or(0, |at| at + 1));
+        }
+        self.output.push_str(line);
         if self.output.len() > MOST_OUTPUT {
             let from = self.output.len() - MOST_OUTPUT;
             let from = (from..self.output.len()).find(|at| self.output.is_char_boundary(*at)).unwrap_or(0);

@@ -1,8 +1,10 @@
-//! What a command prints: always read, handed on as it comes, kept at both ends, counted where it was dropped.
+//! What a command prints: always read, handed on as it comes, kept at both ends, counted where it was dropped. Escape sequences
+//! are taken out on the way, and progress is kept as its last state ([`quell_kernel::printed`]).
 
 use std::io;
 use std::time::Duration;
 
+use quell_kernel::printed::{Lines, Live, Plain};
 use quell_protocol::ToolOutputStream;
 use tokio::net::unix::pipe::Receiver;
 use tokio::task::JoinHandle;
@@ -67,8 +69,14 @@ pub(super) async fn collect(
     sink: &mut dyn OutputSink,
     mut watch: JoinHandle<Result<WatchEnd, SpawnError>>,
 ) -> (Result<WatchEnd, SpawnError>, CapturedOutput) {
-    let mut reader =
-        Reader { streams, sink, capture: Capture::new(limit), decoders: Default::default(), chunk: vec![0; CHUNK] };
+    let mut reader = Reader {
+        streams,
+        sink,
+        capture: Capture::new(limit),
+        texts: Default::default(),
+        last: None,
+        chunk: vec![0; CHUNK],
+    };
     let end = loop {
         // Reading is safe to drop: bytes are taken only when they are there, and then kept at once.
         tokio::select! {
@@ -90,8 +98,19 @@ struct Reader<'a> {
     streams: Streams,
     sink: &'a mut dyn OutputSink,
     capture: Capture,
-    decoders: [Decoder; 2],
+    texts: [StreamText; 2],
+    /// Which stream was handed on last.
+    last: Option<ToolOutputStream>,
     chunk: Vec<u8>,
+}
+
+/// The text of one stream.
+#[derive(Debug, Default)]
+struct StreamText {
+    decoder: Decoder,
+    plain: Plain,
+    lines: Lines,
+    live: Live,
 }
 
 impl Reader<'_> {
@@ -110,29 +129,46 @@ impl Reader<'_> {
     }
 
     fn take(&mut self, stream: ToolOutputStream) {
-        let (receiver, decoder) = match stream {
-            ToolOutputStream::Stdout => (&mut self.streams.stdout, &mut self.decoders[0]),
-            ToolOutputStream::Stderr => (&mut self.streams.stderr, &mut self.decoders[1]),
+        let [stdout, stderr] = &mut self.texts;
+        let (receiver, own, other) = match stream {
+            ToolOutputStream::Stdout => (&mut self.streams.stdout, stdout, stderr),
+            ToolOutputStream::Stderr => (&mut self.streams.stderr, stderr, stdout),
         };
         let Some(open) = receiver.as_ref() else { return };
         let text = match open.try_read(&mut self.chunk) {
-            Ok(read @ 1..) => decoder.decode(self.chunk.get(..read).unwrap_or_default()),
+            Ok(read @ 1..) => own.decoder.decode(self.chunk.get(..read).unwrap_or_default()),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
             Ok(0) | Err(_) => {
                 *receiver = None;
-                decoder.finish()
+                own.decoder.finish()
             }
         };
-        if !text.is_empty() {
-            self.capture.push(&text);
-            self.sink.output(stream, &text);
+        let text = own.plain.push(&text);
+        if text.is_empty() {
+            return;
         }
+        // The order of arrival is kept; progress waits for its last state.
+        self.capture.push(&other.lines.settle());
+        self.capture.push(&own.lines.push(&text));
+        let live = own.live.push(&text);
+        if live.is_empty() {
+            return;
+        }
+        // A return takes back a line of its own stream only.
+        match live.strip_prefix('\r') {
+            Some(line) if self.last.is_some_and(|last| last != stream) => {
+                self.sink.output(stream, &format!("\n{line}"))
+            }
+            Some(_) | None => self.sink.output(stream, &live),
+        }
+        self.last = Some(stream);
     }
 
     fn finish(mut self) -> CapturedOutput {
-        for decoder in &mut self.decoders {
-            let rest = decoder.finish();
-            self.capture.push(&rest);
+        for text in &mut self.texts {
+            let rest = text.plain.push(&text.decoder.finish());
+            self.capture.push(&text.lines.push(&rest));
+            self.capture.push(&text.lines.finish());
         }
         self.capture.finish()
     }

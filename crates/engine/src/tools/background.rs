@@ -299,6 +299,7 @@ async fn see_through(
 ) {
     // waits: for the life of the command, in a task of its own scope; a stop tells its warden.
     let ended = running.collect(&mut TailSink(&process)).await;
+    process.tail().finish();
     *process.grip() = Grip::default();
     let rows = process.scope.ledger().rows();
     if let Some(facts) = rows.first().and_then(|row| row.process.clone()) {
@@ -325,8 +326,8 @@ async fn see_through(
 struct TailSink<'a>(&'a BackgroundProcess);
 
 impl OutputSink for TailSink<'_> {
-    fn output(&mut self, _: ToolOutputStream, text: &str) {
-        self.0.tail().push(text);
+    fn output(&mut self, stream: ToolOutputStream, text: &str) {
+        self.0.tail().push(stream, text);
     }
 }
 

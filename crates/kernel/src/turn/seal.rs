@@ -5,6 +5,8 @@
 
 use quell_protocol::{RunId, StopReason, Verdict};
 
+use crate::printed::folded;
+
 use super::draft::{AnsweredAs, OpenCall};
 use super::{CallResult, Partial, REFUSED, Sealing, TURN_VERSION, Turn, TurnDraft, VISION, WITHHELD, ids};
 
@@ -66,7 +68,7 @@ impl TurnDraft {
 fn unanswered(run: &RunId, open: &OpenCall<'_>) -> AnsweredAs {
     let result = match open.output {
         None => CallResult::not_started(),
-        Some(output) => CallResult::stopped(&output.text()),
+        Some(output) => CallResult::stopped(&folded(&output.text())),
     };
     AnsweredAs { result, synthetic: Some(ids::synthetic_id(run, open.ordinal, open.id)) }
 }

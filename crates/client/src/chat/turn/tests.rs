@@ -75,6 +75,21 @@ fn a_snapshot_brings_what_was_missed_and_nothing_twice() {
 }
 
 #[test]
+fn a_snapshot_says_how_a_missed_call_has_ended() {
+    let calls = json!([{"callId": "c1", "tool": "shell", "end": "error", "code": 3, "ms": 2.0, "output": "4000\n[exit code 3]"}]);
+    let snapshot = json!({"type": "run.snapshot", "text": "", "thinking": "", "calls": calls});
+    let shown = outline(&turn(&[step(1), call("c1"), snapshot]));
+    assert_eq!(shown, ["shell ls Some(Error) 4000\n[exit code 3]"]);
+}
+
+#[test]
+fn progress_takes_back_the_line_that_is_open() {
+    let piece = |text: &str| json!({"type": "tool.output", "callId": "c1", "stream": "stderr", "text": text});
+    let events = [step(1), call("c1"), piece("begun\n10%"), piece("\r50%"), piece("\r99%\n"), piece("done")];
+    assert_eq!(outline(&turn(&events)), ["shell ls None begun\n99%\ndone"]);
+}
+
+#[test]
 fn the_end_brings_an_answer_that_was_missed() {
     let mut receipt = receipts::completed();
     receipt.verdict = quell_protocol::Verdict::Completed;

@@ -21,7 +21,7 @@ const FOR_TESTS: &[&str] = &["quell-testkit"];
 /// All that the pure floors may use of others: nothing with a clock, IO, async, randomness or logging in its face.
 const PURE: &[(&str, &[&str])] = &[
     ("quell-protocol", &["serde", "serde_json", "thiserror", "utoipa"]),
-    ("quell-kernel", &["serde", "serde-saphyr", "serde_json", "sha2", "thiserror"]),
+    ("quell-kernel", &["anstyle-parse", "serde", "serde-saphyr", "serde_json", "sha2", "thiserror"]),
 ];
 
 /// A manifest taken apart: the name, and each dependency with its section.
