@@ -350,6 +350,7 @@ impl Job<'_> {
             wardens: &self.workshop.wardens,
             environment: &self.workshop.environment,
             output_limit: self.workshop.limits.tool_output_bytes,
+            shell_timeout_s: self.agent.config.shell_timeout_s,
             isolate: self.agent.config.isolate,
             sink: &mut sink,
         };

@@ -63,6 +63,8 @@ pub struct Workbench<'a> {
     pub environment: &'a [(OsString, OsString)],
     /// The most bytes that the model will read of this call.
     pub output_limit: usize,
+    /// How long a command may take in the foreground when its call says nothing, seconds.
+    pub shell_timeout_s: u64,
     /// How processes are set apart.
     pub isolate: Isolate,
     /// Takes what a process prints while it runs.
@@ -160,6 +162,16 @@ impl Toolbox {
     pub fn specs(&self, allowed: &[String]) -> Vec<ToolSpec> {
         let is_allowed = |row: &&Row| allowed.iter().any(|name| name == "*" || name == row.name);
         TOOLS.iter().filter(is_allowed).map(|row| (row.spec)()).collect()
+    }
+
+    /// The allowed tools as the model of an agent sees them whose commands may take so many seconds.
+    #[must_use]
+    pub fn specs_of_agent(&self, allowed: &[String], shell_timeout_s: u64) -> Vec<ToolSpec> {
+        let told = |spec: ToolSpec| match spec.name.as_str() {
+            shell::NAME => shell::with_limit(spec, shell_timeout_s),
+            _ => spec,
+        };
+        self.specs(allowed).into_iter().map(told).collect()
     }
 
     /// Calls a tool. Whether the agent may is its caller's business.

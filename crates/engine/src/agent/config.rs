@@ -83,6 +83,8 @@ pub struct AgentConfig {
     /// What a million tokens cost: `{ input = 3.0, output = 15.0 }`.
     #[schemars(with = "Option<BTreeMap<String, f64>>")]
     pub price: Option<Price>,
+    /// Seconds after which a command of `shell` is ended whose call names no `timeout_s`; none in the background is.
+    pub shell_timeout_s: u64,
     /// `auto`: commands run in a PID namespace of their own where the kernel gives one; `pid`: or not at all; `none`: never.
     pub isolate: Isolate,
 }
@@ -193,6 +195,7 @@ impl Default for AgentConfig {
             daily_tokens: None,
             daily_cost: None,
             price: None,
+            shell_timeout_s: 600,
             isolate: Isolate::Auto,
         }
     }

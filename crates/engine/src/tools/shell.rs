@@ -2,6 +2,7 @@
 //!
 //! It is no sandbox: the command may do what the daemon's user may do. Only where it starts is confined to the workdir.
 
+use std::ffi::OsString;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -18,6 +19,34 @@ use crate::llm::ToolSpec;
 use crate::proc::{CapturedOutput, CommandSpec, ProcessEnd, ProcessHow, ProcessStop, RUN_ID_VARIABLE, SpawnError};
 use crate::scope::{Cancelled, Point};
 
+/// What commands find in their environment: nobody reads what is asked on a terminal. Editors and pagers end at once instead of
+/// waiting for a key, and nothing draws colours. Vim has no other way of noticing that its input is no terminal.
+const NOBODY_THERE: &[(&str, &str)] = &[
+    ("TERM", "dumb"),
+    ("PAGER", "cat"),
+    ("GIT_PAGER", "cat"),
+    ("MANPAGER", "cat"),
+    ("SYSTEMD_PAGER", "cat"),
+    ("EDITOR", "true"),
+    ("VISUAL", "true"),
+    ("GIT_EDITOR", "true"),
+    ("GIT_TERMINAL_PROMPT", "0"),
+    ("DEBIAN_FRONTEND", "noninteractive"),
+    ("VIMINIT", "autocmd VimEnter * if !has('ttyin') | cquit | endif"),
+];
+
+/// What to do about a limit.
+const WAY_OUT: &str = "give `timeout_s` to what takes longer, and start what is to go on with `background: true`";
+
+/// How long a command may take in the foreground, seconds.
+#[derive(Debug, Clone, Copy)]
+struct Limit {
+    /// What the call says.
+    given: Option<f64>,
+    /// What the agent has where the call says nothing.
+    usual: u64,
+}
+
 /// Arguments of `shell`.
 #[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -27,7 +56,7 @@ pub(super) struct ShellArgs {
     /// Directory to run in, relative to the working directory and inside it.
     #[serde(default)]
     pub cwd: Option<PathBuf>,
-    /// Seconds after which the command is ended.
+    /// Seconds after which the command is ended, up to the time that the run itself has.
     #[serde(default)]
     pub timeout_s: Option<f64>,
     /// Keep the command running after the call, as servers need it; look after it with the tool `process`.
@@ -52,6 +81,13 @@ pub(super) fn spec() -> ToolSpec {
     arguments::spec::<ShellArgs>()
 }
 
+/// The tool as the model of an agent sees it whose commands may take so many seconds.
+pub(super) fn with_limit(mut spec: ToolSpec, seconds: u64) -> ToolSpec {
+    spec.description =
+        format!("{} A command that takes longer than {seconds} s is ended: {WAY_OUT}.", spec.description);
+    spec
+}
+
 /// Runs a command. Whatever goes wrong is in the output, for the model to read; a stop too, with what was printed until then.
 ///
 /// # Cancel safety
@@ -61,7 +97,7 @@ pub(super) async fn call(given: &Value, cx: &mut Workbench<'_>) -> Result<ToolOu
         Ok(args) => args,
         Err(problem) => return Ok(ToolOutput::error(problem)),
     };
-    let (timeout_s, background) = (args.timeout_s, args.background);
+    let (limit, background) = (Limit { given: args.timeout_s, usual: cx.shell_timeout_s }, args.background);
     let command = match command(args, cx) {
         Ok(command) => command,
         Err(problem) => return Ok(ToolOutput::error(problem)),
@@ -72,7 +108,7 @@ pub(super) async fn call(given: &Value, cx: &mut Workbench<'_>) -> Result<ToolOu
     }
     match cx.wardens.run(&command, cx.scope, cx.sink).await {
         Ok(end) => {
-            let text = describe(&end, timeout_s, cx.output_limit);
+            let text = describe(&end, limit, cx.output_limit);
             Ok(ToolOutput { end: call_end(&end), code: end.code, text })
         }
         Err(SpawnError::Cancelled(_)) => Err(Cancelled),
@@ -102,14 +138,18 @@ fn command(args: ShellArgs, cx: &Workbench<'_>) -> Result<CommandSpec, String> {
         Ok(timeout) if !timeout.is_zero() => Ok(timeout),
         _ => Err(format!("`timeout_s` must be a positive number of seconds, not {seconds}")),
     });
-    let mut env = cx.environment.to_vec();
+    // What goes on in the background has no limit that nobody asked for.
+    let usual = (!args.background).then(|| Duration::from_secs(cx.shell_timeout_s));
+    let is_replaced = |name: &OsString| name == "COLORTERM" || NOBODY_THERE.iter().any(|(set, _)| name == set);
+    let mut env: Vec<_> = cx.environment.iter().filter(|(name, _)| !is_replaced(name)).cloned().collect();
+    env.extend(NOBODY_THERE.iter().map(|(name, value)| (name.into(), value.into())));
     env.push((RUN_ID_VARIABLE.into(), cx.owner.run.as_str().into()));
     Ok(CommandSpec {
         argv: vec!["sh".into(), "-c".into(), args.command.clone().into()],
         label: args.command,
         cwd: confine(cx.workdir, args.cwd.as_deref())?,
         env,
-        timeout: timeout.transpose()?,
+        timeout: timeout.transpose()?.or(usual),
         output_limit: cx.output_limit,
         isolate: cx.isolate,
     })
@@ -137,11 +177,11 @@ fn call_end(end: &ProcessEnd) -> CallEnd {
     }
 }
 
-/// What the model reads, in at most `limit` bytes: the output first, then how it ended. Of a long output the middle gives way,
+/// What the model reads, in at most `most` bytes: the output first, then how it ended. Of a long output the middle gives way,
 /// never the end.
-fn describe(end: &ProcessEnd, timeout_s: Option<f64>, limit: usize) -> String {
-    let verdict = in_brackets(end, timeout_s);
-    let mut text = shortened(&end.output, limit.saturating_sub(verdict.len() + 1));
+fn describe(end: &ProcessEnd, limit: Limit, most: usize) -> String {
+    let verdict = in_brackets(end, limit);
+    let mut text = shortened(&end.output, most.saturating_sub(verdict.len() + 1));
     if !text.is_empty() && !text.ends_with('\n') {
         text.push('\n');
     }
@@ -164,9 +204,9 @@ fn shortened(output: &CapturedOutput, limit: usize) -> String {
 }
 
 /// How it ended, and what became of what it left.
-fn in_brackets(end: &ProcessEnd, timeout_s: Option<f64>) -> String {
+fn in_brackets(end: &ProcessEnd, limit: Limit) -> String {
     // Writing to a string cannot fail.
-    let mut text = format!("[{}", verdict(end, timeout_s));
+    let mut text = format!("[{}", verdict(end, limit));
     if end.left_behind > 0 {
         let _ = write!(
             text,
@@ -183,7 +223,7 @@ fn in_brackets(end: &ProcessEnd, timeout_s: Option<f64>) -> String {
     text
 }
 
-fn verdict(end: &ProcessEnd, timeout_s: Option<f64>) -> String {
+fn verdict(end: &ProcessEnd, limit: Limit) -> String {
     let by = match end.how {
         ProcessHow::Exited => "it exited",
         ProcessHow::Term => "ended by SIGTERM",
@@ -193,8 +233,11 @@ fn verdict(end: &ProcessEnd, timeout_s: Option<f64>) -> String {
         ProcessStop::Own => outcome(end),
         ProcessStop::Stopped => format!("stopped by request, {by}; it may have had effects already"),
         ProcessStop::TimedOut => {
-            let limit = timeout_s.map(|seconds| format!(" after {seconds} s")).unwrap_or_default();
-            format!("timed out{limit}, {by}; it may have had effects already")
+            let (seconds, way_out) = match limit.given {
+                Some(seconds) => (seconds.to_string(), String::new()),
+                None => (limit.usual.to_string(), format!(", the limit of a call without `timeout_s`; {WAY_OUT}")),
+            };
+            format!("timed out after {seconds} s{way_out}, {by}; it may have had effects already")
         }
         ProcessStop::WardenLost => {
             "its supervising process was killed, and the command with it; it may have had effects already".to_owned()

@@ -85,6 +85,7 @@ impl Bench {
             wardens: &wardens,
             environment: &[],
             output_limit: self.limit,
+            shell_timeout_s: 600,
             isolate: Isolate::default(),
             sink: &mut NoOutput,
         };
@@ -159,6 +160,14 @@ fn tool_lists_are_checked() {
     assert_eq!(names(&["list_files", "read_file"]), ["read_file", "list_files"]);
     assert_eq!(names(&["*"]), TOOLS.iter().map(|row| row.name).collect::<Vec<_>>());
     assert_eq!(names(&[]), [""; 0]);
+}
+
+#[test]
+fn the_model_is_told_how_long_a_command_may_take() {
+    let toolbox = Toolbox::new(ToolSettings::default());
+    let described = |seconds| toolbox.specs_of_agent(&["shell".to_owned()], seconds).remove(0).description;
+    assert!(described(600).contains("longer than 600 s is ended: give `timeout_s`"), "{}", described(600));
+    assert!(described(7).contains("longer than 7 s"), "{}", described(7));
 }
 
 #[test]

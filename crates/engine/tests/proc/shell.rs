@@ -29,20 +29,27 @@ async fn call(bench: &Bench, workdir: &Path, args: Value) -> ToolOutput {
 }
 
 async fn call_watched(bench: &Bench, workdir: &Path, args: Value, seen: watch::Sender<String>) -> ToolOutput {
-    watched(bench, workdir, args, seen).await.unwrap()
+    watched(bench, workdir, args, (600, seen)).await.unwrap()
+}
+
+/// A call that may take so many seconds where it says nothing.
+async fn call_limited(bench: &Bench, workdir: &Path, args: Value, limit_s: u64) -> ToolOutput {
+    watched(bench, workdir, args, (limit_s, watch::Sender::default())).await.unwrap()
 }
 
 async fn try_call(bench: &Bench, workdir: &Path, args: Value) -> Result<ToolOutput, Cancelled> {
-    watched(bench, workdir, args, watch::Sender::default()).await
+    watched(bench, workdir, args, (600, watch::Sender::default())).await
 }
 
 async fn watched(
     bench: &Bench,
     workdir: &Path,
     args: Value,
-    seen: watch::Sender<String>,
+    (shell_timeout_s, seen): (u64, watch::Sender<String>),
 ) -> Result<ToolOutput, Cancelled> {
-    let environment = [("PATH".into(), std::env::var_os("PATH").unwrap())];
+    let path = std::env::var_os("PATH").unwrap();
+    let environment =
+        [("PATH".into(), path), ("TERM".into(), "xterm".into()), ("COLORTERM".into(), "truecolor".into())];
     let owner = Owner {
         session: SessionKey::parse("session").unwrap(),
         run: RunId::parse(bench.run_id.clone()).unwrap(),
@@ -58,6 +65,7 @@ async fn watched(
         wardens: &bench.wardens,
         environment: &environment,
         output_limit: 1000,
+        shell_timeout_s,
         isolate: Isolate::None,
         sink: &mut sink,
     };
@@ -80,6 +88,9 @@ impl OutputSink for Seen {
 #[case::failure("echo no >&2; exit 2", Some(2), "no\n[exit code 2]")]
 #[case::signal("kill -SEGV $$", None, "[ended by signal 11]")]
 #[case::invalid_utf8(r"printf '\377'", Some(0), "\u{fffd}\n[exit code 0]")]
+#[case::colours(r"printf '\033[32mgreen\033[0m \033]0;title\007plain'", Some(0), "green plain\n[exit code 0]")]
+#[case::progress(r"printf '10%%\r50%%\r100%%\ndone\r\n'", Some(0), "100%\ndone\n[exit code 0]")]
+#[case::nobody_there("echo $TERM$COLORTERM $PAGER $EDITOR", Some(0), "dumb cat true\n[exit code 0]")]
 #[case::run_id("test -n \"$QUELL_RUN_ID\" && test -z \"$HOME\"", Some(0), "[exit code 0]")]
 #[tokio::test]
 async fn the_model_reads_output_and_end(#[case] command: &str, #[case] code: Option<i32>, #[case] text: &str) {
@@ -115,6 +126,68 @@ async fn a_server_left_behind_is_told_with_the_remedy() {
     let expected = "started\n[exit code 0; 2 processes it left running were ended: nothing stays alive when a call returns, \
                     unless it was started with `background: true`]";
     assert_eq!(output.text, expected);
+}
+
+#[tokio::test]
+async fn escapes_and_progress_may_be_cut_between_two_reads() {
+    let (bench, workdir) = (Bench::new().await, tempfile::tempdir().unwrap());
+    let (seen, mut printed) = watch::channel(String::new());
+    let wait = |file: &str| format!("while [ ! -e {file} ]; do sleep 0.01; done");
+    let command = format!(
+        r"printf 'one\033[3'; {}; printf '2mtwo\033[0m\n10%%'; {}; printf '\r99%%\r'; {}; printf '\n'",
+        wait("first"),
+        wait("second"),
+        wait("third")
+    );
+    let drive = async {
+        for (text, file) in [("one", "first"), ("two\n10%", "second"), ("\r99%", "third")] {
+            printed.wait_for(|seen| seen.ends_with(text)).await.unwrap();
+            std::fs::write(workdir.path().join(file), "").unwrap();
+        }
+    };
+    let called = call_watched(&bench, workdir.path(), with(args(&command), "timeout_s", 60.0), seen);
+    let (output, ()) = tokio::join!(called, drive);
+    assert_eq!(output.text, "onetwo\n99%\n[exit code 0]");
+    assert_eq!(*printed.borrow(), "onetwo\n10%\r99%\n");
+}
+
+#[tokio::test]
+async fn progress_of_one_stream_takes_nothing_from_the_other() {
+    let (bench, workdir) = (Bench::new().await, tempfile::tempdir().unwrap());
+    let body = r"printf '10%%\r' >&2; printf body; printf '\r100%%\n' >&2";
+    let output = call(&bench, workdir.path(), args(body)).await;
+    assert!(output.text.contains("body") && output.text.contains("100%"), "{}", output.text);
+}
+
+#[rstest]
+#[case::vim("vim", "vim x")]
+#[case::vi("vi", "vi x")]
+#[case::line_editor("ed", "ed x")]
+#[case::git(
+    "git",
+    "git init -q . && git config user.email a@b && git config user.name n && echo x > x && git add x && git commit -qm one && git commit --amend"
+)]
+#[case::pager("git", "git init -q . && git -c core.pager=less branch -a && git help -g")]
+#[tokio::test]
+async fn what_waits_for_a_key_ends_at_once(#[case] program: &str, #[case] command: &str) {
+    let (bench, workdir) = (Bench::new().await, tempfile::tempdir().unwrap());
+    if call(&bench, workdir.path(), args(&format!("command -v {program}"))).await.end != CallEnd::Ok {
+        // skipped: the program is not installed
+        return;
+    }
+    let output = call(&bench, workdir.path(), with(args(command), "timeout_s", 60.0)).await;
+    assert!(!output.text.contains("timed out"), "{}", output.text);
+}
+
+#[tokio::test]
+async fn a_command_has_a_limit_that_nobody_asked_for() {
+    let (bench, workdir) = (Bench::new().await, tempfile::tempdir().unwrap());
+    let output = call_limited(&bench, workdir.path(), args("sleep 1000"), 1).await;
+    let expected = "[timed out after 1 s, the limit of a call without `timeout_s`; give `timeout_s` to what takes longer, and \
+                    start what is to go on with `background: true`, ended by SIGTERM; it may have had effects already]";
+    assert_eq!((output.end, output.text.as_str()), (CallEnd::Error, expected));
+    let longer = with(args("sleep 1.5; echo late"), "timeout_s", 600.0);
+    assert_eq!(call_limited(&bench, workdir.path(), longer, 1).await.text, "late\n[exit code 0]");
 }
 
 #[tokio::test]

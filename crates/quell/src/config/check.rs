@@ -89,6 +89,9 @@ fn agent_problems(config: &Config, wrong: &mut impl FnMut(&str, String)) {
         if let Some(text) = agent.skills_problem() {
             wrong(&format!("agents.{id}.skills"), text);
         }
+        if agent.shell_timeout_s == 0 {
+            wrong(&format!("agents.{id}.shell_timeout_s"), "must be at least 1".to_owned());
+        }
         if let Some((key, text)) = agent.daily_limit().problem() {
             wrong(&format!("agents.{id}.{key}"), text);
         }

@@ -86,13 +86,14 @@ impl Materials {
     /// # Errors
     /// [`BadAgent`] says what is wrong with the configuration.
     pub fn build_over(&self, base: &Agent, config: AgentConfig, model: Model) -> Result<Arc<Agent>, BadAgent> {
-        let same = config.tools == base.config.tools;
+        let of = |config: &AgentConfig| (config.tools.clone(), config.shell_timeout_s);
+        let same = of(&config) == of(&base.config);
         let tools = if same { Arc::clone(&base.tools) } else { self.tools_of(&config) };
         self.assemble(&base.id, config, model, tools)
     }
 
     fn tools_of(&self, config: &AgentConfig) -> Arc<[ToolSpec]> {
-        let own = self.toolbox.specs(&config.tools);
+        let own = self.toolbox.specs_of_agent(&config.tools, config.shell_timeout_s);
         own.into_iter().chain(memory_specs(&config.tools)).collect()
     }
 
