@@ -14,6 +14,7 @@ pub mod leaks;
 pub mod mcp;
 pub mod model;
 pub mod networks;
+pub mod pace;
 pub mod pty;
 mod sse;
 

@@ -218,7 +218,7 @@ async fn a_kill_ends_all_of_it_at_once() {
     let begun = Instant::now();
     bench.hooks.kill();
     assert_eq!(bench.closed(LONG).await, []);
-    assert!(begun.elapsed() < Duration::from_millis(900), "it was not waited for: {:?}", begun.elapsed());
+    assert!(begun.elapsed() < LONG / 100, "it was not waited for: {:?}", begun.elapsed());
 }
 
 #[tokio::test]

@@ -68,6 +68,8 @@ async fn what_cannot_start_says_why() {
     let bench = Bench::new().await;
     let mut spec = bench.spec("");
     spec.argv = vec!["no-such-program-here".into()];
+    // Where a user may not look, nothing is said to be missing.
+    spec.env[0].1 = "/usr/bin:/bin".into();
     let error = bench.run_spec(&spec).await.unwrap_err();
     assert!(
         matches!(&error, SpawnError::Program { program, source }

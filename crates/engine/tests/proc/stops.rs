@@ -28,7 +28,7 @@ const STUBBORN_SETSID: &str =
 #[case::stopped_by_itself(SLEEPING)]
 #[tokio::test]
 async fn a_gentle_stop_ends_it_at_once(#[case] script: &str) {
-    let bench = Bench::new().await;
+    let bench = Bench::patient().await;
     within(Duration::from_millis(250), async || {
         let (end, took) = bench.again().stop(script, StopLevel::Gentle).await;
         assert_eq!((end.how, end.why), (ProcessHow::Term, ProcessStop::Stopped), "{end:?}");
@@ -64,7 +64,7 @@ async fn a_gentle_stop_ends_what_ignores_signals_within_700_ms(#[case] script: &
 #[case::stubborn_setsid(STUBBORN_SETSID)]
 #[tokio::test]
 async fn a_forced_stop_ends_it_within_50_ms(#[case] script: &str) {
-    let bench = Bench::new().await;
+    let bench = Bench::patient().await;
     within(Duration::from_millis(50), async || {
         let (end, took) = bench.again().stop(script, StopLevel::Forced).await;
         assert_eq!((end.how, end.why, end.signal), (ProcessHow::Kill, ProcessStop::Stopped, Some(9)), "{end:?}");
@@ -75,7 +75,7 @@ async fn a_forced_stop_ends_it_within_50_ms(#[case] script: &str) {
 
 #[tokio::test]
 async fn force_during_the_grace_ends_it_at_once() {
-    let bench = Bench::new().await;
+    let bench = Bench::patient().await;
     within(Duration::from_millis(50), async || {
         let bench = bench.again();
         let mut running = bench.start("trap 'echo caught' TERM; echo ready; while :; do sleep 0.01; done");
@@ -94,7 +94,7 @@ async fn force_during_the_grace_ends_it_at_once() {
 
 #[tokio::test]
 async fn a_command_may_clean_up_on_sigterm() {
-    let bench = Bench::new().await;
+    let bench = Bench::patient().await;
     let script = "trap 'sleep 0.1; echo cleaned; exit 3' TERM; sleep 1000 & echo ready; wait";
     let (end, _) = bench.stop(script, StopLevel::Gentle).await;
     assert_eq!((end.code, end.how, end.why), (Some(3), ProcessHow::Term, ProcessStop::Stopped));
@@ -105,7 +105,7 @@ async fn a_command_may_clean_up_on_sigterm() {
 /// The shell starts its second `sleep` after everything got SIGTERM, and waits for it.
 #[tokio::test]
 async fn a_child_that_comes_too_late_for_the_first_round_gets_the_second() {
-    let bench = Bench::new().await;
+    let bench = Bench::patient().await;
     let script = "trap 'echo caught' TERM; sleep 1000 & echo ready; wait; sleep 1000; echo end; exit 4";
     let (end, _) = bench.stop(script, StopLevel::Gentle).await;
     assert_eq!((end.code, end.how, end.why), (Some(4), ProcessHow::Term, ProcessStop::Stopped));
@@ -114,7 +114,7 @@ async fn a_child_that_comes_too_late_for_the_first_round_gets_the_second() {
 
 #[tokio::test]
 async fn the_count_of_swept_processes_is_true() {
-    let bench = Bench::new().await;
+    let bench = Bench::patient().await;
     let script = "sleep 1000 & sleep 1000 & setsid sleep 1000 & sleep 0.1; echo ready; wait";
     let (gentle, _) = bench.stop(script, StopLevel::Gentle).await;
     assert_eq!(gentle.swept, 3, "{gentle:?}");

@@ -16,6 +16,7 @@ use std::time::Duration;
 use quell_engine::clock::Clock;
 use quell_engine::hooks::{Happening, HookSettings, Veto};
 use quell_engine::scope::{Probe, Scope};
+use quell_kernel::StopTimes;
 use quell_protocol::hook::{HookEvent, SessionFacts};
 use quell_testkit::commands::Marker;
 use quell_testkit::leaks;
@@ -26,6 +27,16 @@ use crate::harness::{Claim, House, PATIENCE, agent, key};
 /// A house with these hooks.
 async fn house(change: impl FnOnce(&mut HookSettings)) -> House {
     House::with(Claim::shared().await, |config| change(&mut config.hooks)).await
+}
+
+/// A house whose commands would have a minute from SIGTERM on: what is killed at once does not wait for that.
+async fn patient_house(change: impl FnOnce(&mut HookSettings)) -> House {
+    let minute = Duration::from_secs(60);
+    House::with(Claim::shared().await, |config| {
+        config.stop = StopTimes { term: minute, grace: 2 * minute, ..config.stop };
+        change(&mut config.hooks);
+    })
+    .await
 }
 
 /// What the session's life tells of a session.
@@ -89,4 +100,5 @@ async fn is_deaf(house: &House, mark: &Marker) {
     mark.at_least(2).await;
 }
 
-const SOON: Duration = Duration::from_secs(2);
+/// Far less than what would be waited for without an end, and enough for a busy machine.
+const SOON: Duration = Duration::from_secs(20);

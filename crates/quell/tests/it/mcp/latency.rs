@@ -3,6 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use quell_protocol::ResourceKind;
+use quell_testkit::pace::allowed;
 use serde_json::json;
 
 use super::Scene;
@@ -23,6 +24,6 @@ async fn the_cancel_is_at_the_server_within_ten_milliseconds() {
     }
     // Other tests share the machine: the best of them shows the way that a cancel takes.
     let best = took.iter().min().unwrap();
-    assert!(*best < Duration::from_millis(10), "{took:?}");
+    assert!(*best < allowed(Duration::from_millis(10)), "{took:?}");
     scene.close().await;
 }
