@@ -171,6 +171,12 @@ impl Access {
         }
     }
 
+    /// As whom a process of this user stops that shows no token: it could end the daemon itself.
+    #[must_use]
+    pub fn local_admin(&self) -> (Principal, Scope) {
+        (self.admin_principal.clone(), Scope::Admin)
+    }
+
     /// Turns when a token was revoked or a browser signed out: what stays open asks [`Access::owner`] again.
     #[must_use]
     pub fn withdrawals(&self) -> watch::Receiver<()> {

@@ -81,6 +81,7 @@ codes! {
     AgentNotFound "agent_not_found" 404 "There is no such agent";
     ChannelNotFound "channel_not_found" 404 "There is no such channel";
     MethodNotAllowed "method_not_allowed" 405 "This route does not take that method";
+    BodyTimeout "body_timeout" 408 "The body did not come in time";
     Conflict "conflict" 409 "This contradicts what was accepted before";
     AgentBusy "agent_busy" 409 "The agent has runs that are not over";
     Busy "busy" 409 "The session has an active run";

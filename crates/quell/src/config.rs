@@ -90,6 +90,8 @@ pub(crate) struct Server {
     pub(crate) allowed_origins: Vec<String>,
     /// Streams (SSE and WebSocket) open at the same time.
     pub(crate) max_connections: usize,
+    /// Connections of one peer address that have shown no valid token yet; beyond that the oldest is closed.
+    pub(crate) max_unauthenticated_per_peer: usize,
 }
 
 impl Default for Server {
@@ -100,6 +102,7 @@ impl Default for Server {
             token_file: None,
             allowed_origins: doors.allowed_origins,
             max_connections: doors.max_connections,
+            max_unauthenticated_per_peer: doors.max_unauthenticated_per_peer,
         }
     }
 }
@@ -333,6 +336,10 @@ impl Loaded {
     /// What the doors start with.
     pub(crate) fn doors(&self) -> DoorSettings {
         let server = &self.config.server;
-        DoorSettings { allowed_origins: server.allowed_origins.clone(), max_connections: server.max_connections }
+        DoorSettings {
+            allowed_origins: server.allowed_origins.clone(),
+            max_connections: server.max_connections,
+            max_unauthenticated_per_peer: server.max_unauthenticated_per_peer,
+        }
     }
 }

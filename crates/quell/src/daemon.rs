@@ -9,7 +9,6 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
-use axum::serve::ListenerExt;
 use metrics_exporter_prometheus::PrometheusBuilder;
 use quell_engine::Engine;
 use quell_engine::agent::Materials;
@@ -17,6 +16,8 @@ use quell_engine::llm::demo::{DemoModel, DemoScript};
 use quell_protocol::{Leftover, RunId};
 use quell_surfaces::Door;
 use quell_surfaces::channels::flow::Channels;
+use quell_surfaces::serve::{Listeners, LocalListener, SOCKET_FILE, raise_open_files};
+use rustix::process::Signal as SignalName;
 use secrecy::ExposeSecret;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -31,6 +32,10 @@ pub(crate) const ADDRESS_FILE: &str = "address";
 const DOORS_CLOSE: Duration = Duration::from_millis(300);
 
 pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
+    match raise_open_files() {
+        Ok(limit) => tracing::debug!(before = limit.before, now = limit.now, "limit of open files"),
+        Err(error) => tracing::warn!(%error, "the limit of open files cannot be raised"),
+    }
     let loaded = config::load(args.config.as_deref())?;
     loaded.check_channels()?;
     if let Some(unread) = loaded.unread_file() {
@@ -44,14 +49,12 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
 }
 
 async fn serve(mut loaded: Loaded, listen: Option<SocketAddr>) -> anyhow::Result<ExitCode> {
+    let _outlived = outlive_limits().context("signals cannot be caught")?;
     let data_dir = config::data_dir()?;
     let metrics = PrometheusBuilder::new().install_recorder().context("metrics cannot be installed")?;
     let demo = start_demo_model(&mut loaded).await?;
     let engine = Engine::start(loaded.engine(data_dir.clone())).await?;
     tell_of_earlier_workdirs(&engine, &data_dir);
-    if let Err(error) = quell_engine::proc::harden_daemon() {
-        tracing::warn!(%error, "other processes of this user can look into the daemon's memory");
-    }
     let address = listen.unwrap_or(loaded.config.server.listen);
     let reload = Reload::new(&engine, &loaded, demo.as_ref().map(DemoModel::base_url));
     let served = tokio::select! {
@@ -105,19 +108,15 @@ async fn open_doors(
     let door = Door::new(engine.clone(), loaded.doors(), Some(metrics));
     let channels = Channels::start(engine.clone(), reload.settings(), reload.looker());
     door.know_channels(channels.clone());
-    let doors = quell_surfaces::router(door).into_make_service_with_connect_info::<SocketAddr>();
     let _told = AddressFile::write(data_dir, address).context("the address file cannot be written")?;
     let mut signals = Signals::listen().context("signals cannot be listened for")?;
+    let listeners = Listeners { tcp: listener, local: local_socket(data_dir) };
     announce(engine, address)?;
-    let listener = listener.tap_io(|stream| {
-        // Deltas are small and must not wait for an acknowledgement.
-        let _ = stream.set_nodelay(true);
-    });
     let closing = engine.clone();
-    let server = axum::serve(listener, doors).with_graceful_shutdown(async move { closing.closing().await });
-    let mut server = std::pin::pin!(server.into_future());
+    let mut server = Box::pin(quell_surfaces::serve(listeners, door, async move { closing.closing().await }));
     tokio::select! {
-        ended = &mut server => ended.context("the doors failed")?,
+        // It ends when the engine has closed, which only happens below.
+        () = &mut server => {}
         () = signals.next() => {}
         () = engine.fenced() => tracing::error!("another quell has taken over the data directory: shutting down"),
     }
@@ -128,6 +127,25 @@ async fn open_doors(
     let (left, (), ()) =
         tokio::join!(stop_or_force(engine, &mut signals), close_doors(engine, server), channels.shut_down(last_words));
     Ok(left)
+}
+
+/// The Unix socket in the data directory, which no other daemon uses: the engine holds its lock.
+fn local_socket(data_dir: &Path) -> Option<LocalListener> {
+    match LocalListener::bind(data_dir) {
+        Ok(listener) => Some(listener),
+        Err(error) => {
+            let path = data_dir.join(SOCKET_FILE);
+            tracing::warn!(%error, path = %path.display(), "no local socket: the command line uses the address instead");
+            None
+        }
+    }
+}
+
+/// Catches the signals of exceeded limits, which another process of this user can set (`prlimit`): a write that is too much then
+/// fails like one to a full disk. A handler is not inherited by commands, as an ignored signal would be.
+fn outlive_limits() -> std::io::Result<[Signal; 2]> {
+    let caught = |name: SignalName| signal(SignalKind::from_raw(name.as_raw()));
+    Ok([caught(SignalName::XFSZ)?, caught(SignalName::XCPU)?])
 }
 
 /// The address file, gone with the daemon that wrote it. The next daemon may be there already, with the same address: it puts a
@@ -159,17 +177,13 @@ impl Drop for AddressFile {
 }
 
 /// Serves until the engine closes, and a moment longer: streams end then, and a reader that does not read is left behind.
-async fn close_doors(engine: &Engine, server: impl Future<Output = std::io::Result<()>>) {
+async fn close_doors(engine: &Engine, server: impl Future<Output = ()>) {
     let over = async {
         engine.closing().await;
         tokio::time::sleep(DOORS_CLOSE).await;
     };
     tokio::select! {
-        ended = server => {
-            if let Err(error) = ended {
-                tracing::warn!(%error, "the doors did not close cleanly");
-            }
-        }
+        () = server => {}
         () = over => {}
     }
 }

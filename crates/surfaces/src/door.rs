@@ -19,11 +19,13 @@ pub struct DoorSettings {
     pub allowed_origins: Vec<String>,
     /// Streams (SSE and WebSocket) open at the same time. Other requests, stops among them, are not counted.
     pub max_connections: usize,
+    /// Connections of one peer address that have shown no valid token yet; the newest gets in, and the oldest is closed.
+    pub max_unauthenticated_per_peer: usize,
 }
 
 impl Default for DoorSettings {
     fn default() -> Self {
-        Self { allowed_origins: Vec::new(), max_connections: 10_000 }
+        Self { allowed_origins: Vec::new(), max_connections: 10_000, max_unauthenticated_per_peer: 256 }
     }
 }
 

@@ -29,6 +29,7 @@ use axum::routing::{delete, get, post};
 use crate::door::Door;
 pub(crate) use auth::{Visitor, check_origin, cookie, origin_of};
 pub(crate) use problem::{Refused, refuse};
+pub(crate) use stop::is_stop_route;
 
 /// All routes.
 pub fn router(door: Door) -> Router {

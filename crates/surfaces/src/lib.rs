@@ -4,7 +4,9 @@ pub mod channels;
 pub mod door;
 pub mod http;
 mod page;
+pub mod serve;
 mod ws;
 
 pub use door::{Door, DoorSettings};
 pub use http::router;
+pub use serve::serve;

@@ -25,6 +25,7 @@ use quell_protocol::ErrorCode;
 use crate::door::Door;
 use crate::http::{check_origin, cookie, origin_of, refuse};
 use crate::page;
+use crate::serve::Connection;
 
 /// Largest frame before `connect` was answered.
 const MAX_BEFORE_AUTH: usize = 64 * 1024;
@@ -71,7 +72,11 @@ pub(crate) async fn upgrade(State(door): State<Door>, request: Request) -> Respo
         return refuse(ErrorCode::TooManyConnections, "close a connection, or raise max_connections in [server]")
             .into_response();
     };
-    let visit = Visit { origin: origin_of(request.extensions(), request.headers()), browser: browser(&request, &door) };
+    let visit = Visit {
+        origin: origin_of(request.extensions(), request.headers()),
+        browser: browser(&request, &door),
+        connection: request.extensions().get::<Connection>().cloned(),
+    };
     match transport::accept(request, move |socket| connection::serve(socket, door, place, visit)) {
         Ok(response) => response,
         Err(problem) => refuse(ErrorCode::InvalidRequest, problem).into_response(),
@@ -83,6 +88,8 @@ struct Visit {
     origin: Origin,
     /// The page's cookie, if it is a good one.
     browser: Option<Credential>,
+    /// The connection, which gives way to others as long as it has shown no valid token.
+    connection: Option<Connection>,
 }
 
 /// A cookie counts with an origin, which every browser sends and [`check_origin`] has checked.

@@ -26,6 +26,15 @@ impl Origin {
         Self(None)
     }
 
+    /// A request through the Unix socket, from the process of this number, if it has one here.
+    #[must_use]
+    pub fn local(pid: Option<i32>) -> Self {
+        Self(Some(match pid {
+            Some(pid) => format!("quell.sock, pid {pid}").into(),
+            None => "quell.sock".into(),
+        }))
+    }
+
     /// A request from this peer. What it says about others is kept beside its own address, and only of a peer on this machine,
     /// which may be a proxy.
     #[must_use]

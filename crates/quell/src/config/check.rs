@@ -118,6 +118,7 @@ fn zeros(config: &Config) -> impl Iterator<Item = &'static str> {
         ("limits.tool_output_bytes", limits.tool_output_bytes == 0),
         ("limits.run_timeout_s", limits.run_timeout_s == 0),
         ("server.max_connections", config.server.max_connections == 0),
+        ("server.max_unauthenticated_per_peer", config.server.max_unauthenticated_per_peer == 0),
     ];
     all.into_iter().filter_map(|(key, is_zero)| is_zero.then_some(key))
 }

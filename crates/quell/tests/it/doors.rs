@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use axum::serve::ListenerExt;
 use quell_engine::agent::{AgentConfig, Limits};
 use quell_engine::clock::Clock;
 use quell_engine::dispatch::{EngineConfig, Retention, SessionSettings};
@@ -18,6 +17,7 @@ use quell_engine::{Engine, tools::ToolSettings};
 use quell_kernel::StopTimes;
 use quell_kernel::expiry::ExpiryLimits;
 use quell_protocol::AgentId;
+use quell_surfaces::serve::Listeners;
 use quell_surfaces::{Door, DoorSettings};
 use quell_testkit::ScriptedModel;
 use quell_testkit::daemon::{Answer, Api};
@@ -161,11 +161,9 @@ impl House {
 pub(crate) async fn serve(door: Door) -> SocketAddr {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let doors = quell_surfaces::router(door).into_make_service_with_connect_info::<SocketAddr>();
-    // As the daemon does.
-    let listener = listener.tap_io(|stream| stream.set_nodelay(true).unwrap());
+    let listeners = Listeners { tcp: listener, local: None };
     #[expect(clippy::disallowed_methods, reason = "the test's own server, which ends with its runtime")]
-    tokio::spawn(async move { axum::serve(listener, doors).await.unwrap() });
+    tokio::spawn(quell_surfaces::serve(listeners, door, std::future::pending()));
     address
 }
 

@@ -13,6 +13,7 @@ use quell_protocol::society::{AgentNode, AgentView, AgentsDeleted, NewAgent};
 use quell_protocol::{AgentId, ErrorCode};
 use serde::Deserialize;
 
+use super::auth::Stopper;
 use super::body::{Asked, Body, Optional};
 use super::sessions::EndRequest;
 use super::stop::ask;
@@ -81,7 +82,7 @@ pub(super) struct AbortQuery {
 
 pub(super) async fn abort(
     State(door): State<Door>,
-    visitor: Visitor,
+    Stopper(visitor): Stopper,
     Path(id): Path<String>,
     Asked(query): Asked<AbortQuery>,
     Optional(request): Optional<StopRunRequest>,

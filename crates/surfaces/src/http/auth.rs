@@ -11,9 +11,40 @@ use quell_protocol::{ErrorCode, Surface};
 
 use super::{Refused, refuse};
 use crate::door::Door;
+use crate::serve::{Connection, LocalPeer};
 
 /// The header with which a first-party client names itself, so that receipts say where a stop came from.
 const SURFACE_HEADER: &str = "x-quell-surface";
+
+/// A caller that may ask for a stop: one with a token, or a process of the same user at the Unix socket.
+#[derive(Debug, Clone)]
+pub(crate) struct Stopper(pub(crate) Visitor);
+
+impl FromRequestParts<Door> for Stopper {
+    type Rejection = Refused;
+
+    async fn from_request_parts(parts: &mut Parts, door: &Door) -> Result<Self, Refused> {
+        let refused = match Visitor::from_request_parts(parts, door).await {
+            Ok(visitor) => return Ok(Self(visitor)),
+            Err(refused) => refused,
+        };
+        // A browser that was sent here is refused for its origin, not for want of a token.
+        if parts.extensions.get::<LocalPeer>().is_none() || !refused.is(ErrorCode::Unauthorized) {
+            return Err(refused);
+        }
+        was_authenticated(&parts.extensions);
+        let (principal, scope) = door.engine().access().local_admin();
+        let (surface, origin) = (surface(&parts.headers), origin_of(&parts.extensions, &parts.headers));
+        Ok(Self(Visitor(Caller { principal, scope, surface, origin })))
+    }
+}
+
+/// From now on the connection is not one of those that give way.
+fn was_authenticated(extensions: &Extensions) {
+    if let Some(connection) = extensions.get::<Connection>() {
+        connection.authenticated();
+    }
+}
 
 /// A caller that showed a valid token.
 #[derive(Debug, Clone)]
@@ -50,6 +81,7 @@ impl FromRequestParts<Door> for Visitor {
                 "send `Authorization: Bearer TOKEN`; the daemon wrote an admin token to `token` in its data directory",
             ));
         };
+        was_authenticated(&parts.extensions);
         debug_assert!(scope >= Scope::Read, "every token may look");
         let is_page = bearer(&parts.headers).is_none();
         let surface = if is_page { Surface::Page } else { surface(&parts.headers) };
@@ -80,6 +112,9 @@ pub(crate) fn check_origin(headers: &HeaderMap, door: &Door) -> Result<(), Refus
 
 /// Where a request came from. A server that does not tell its handlers who is connected leaves that open.
 pub(crate) fn origin_of(extensions: &Extensions, headers: &HeaderMap) -> Origin {
+    if let Some(peer) = extensions.get::<LocalPeer>() {
+        return Origin::local(peer.pid);
+    }
     let Some(ConnectInfo(peer)) = extensions.get::<ConnectInfo<SocketAddr>>() else { return Origin::inside() };
     // A proxy adds a line of its own or lengthens the last one.
     let last = |name: &str| headers.get_all(name).iter().next_back().and_then(|value| value.to_str().ok());

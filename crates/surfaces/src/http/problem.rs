@@ -11,6 +11,12 @@ use quell_protocol::{BadId, ErrorCode, Problem};
 #[derive(Debug)]
 pub(crate) struct Refused(Box<Problem>);
 
+impl Refused {
+    pub(super) fn is(&self, code: ErrorCode) -> bool {
+        self.0.code == code.as_str()
+    }
+}
+
 /// Refuses with a code; `detail` says what happened and what to do.
 pub(crate) fn refuse(code: ErrorCode, detail: impl Into<String>) -> Refused {
     Refused(Box::new(Problem::new(code, detail)))

@@ -3,7 +3,7 @@
 
 use axum::Json;
 use axum::extract::{Path, State};
-use axum::http::StatusCode;
+use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use quell_engine::access::Caller;
 use quell_engine::dispatch::{Stop, stop_answer};
@@ -15,10 +15,22 @@ use quell_protocol::api::{
 use quell_protocol::{ErrorCode, RunId, SessionKey, StopReason};
 use serde::Deserialize;
 
+use super::auth::Stopper;
 use super::body::{Asked, Optional};
 use super::runs::{known_id, no_run};
 use super::{Refused, Visitor, refuse};
 use crate::door::Door;
+
+/// True for the routes that stop and do nothing else: they need no token at the Unix socket, and have descriptors kept back for
+/// them. The hold has neither.
+pub(crate) fn is_stop_route(method: &Method, path: &str) -> bool {
+    let parts: Vec<&str> = path.trim_start_matches('/').split('/').collect();
+    let is_stop = matches!(
+        parts.as_slice(),
+        ["api", "stop"] | ["api", "runs" | "sessions", _, "stop"] | ["api", "agent", _, "abort"]
+    );
+    *method == Method::POST && is_stop
+}
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -41,7 +53,7 @@ pub(super) fn ask(caller: &Caller, force: bool, reason: Option<&str>) -> StopAsk
 
 pub(super) async fn run(
     State(door): State<Door>,
-    visitor: Visitor,
+    Stopper(visitor): Stopper,
     Path(id): Path<String>,
     Asked(query): Asked<WaitQuery>,
     Optional(request): Optional<StopRunRequest>,
@@ -90,7 +102,7 @@ async fn not_stopped(
 
 pub(super) async fn session(
     State(door): State<Door>,
-    visitor: Visitor,
+    Stopper(visitor): Stopper,
     Path(key): Path<String>,
     Asked(query): Asked<WaitQuery>,
     Optional(request): Optional<StopSessionRequest>,
@@ -106,7 +118,7 @@ pub(super) async fn session(
 
 pub(super) async fn everything(
     State(door): State<Door>,
-    visitor: Visitor,
+    Stopper(visitor): Stopper,
     Asked(query): Asked<WaitQuery>,
     Optional(request): Optional<StopAllRequest>,
 ) -> Result<Json<StopAllAnswer>, Refused> {
@@ -151,4 +163,25 @@ pub(super) async fn set_hold(
 
 pub(super) async fn lift_hold(State(door): State<Door>, visitor: Visitor) -> Result<Json<Hold>, Refused> {
     Ok(Json(door.engine().set_hold(visitor.admin()?, false, None).await?))
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case(Method::POST, "/api/stop", true)]
+    #[case(Method::POST, "/api/runs/r%2F1/stop", true)]
+    #[case(Method::POST, "/api/sessions/cli:default/stop", true)]
+    #[case(Method::POST, "/api/agent/main/abort", true)]
+    #[case(Method::GET, "/api/stop", false)]
+    #[case(Method::PUT, "/api/hold", false)]
+    #[case(Method::POST, "/api/sessions/s/runs", false)]
+    #[case(Method::POST, "/api/runs/r/stop/more", false)]
+    #[case(Method::POST, "/x/api/stop", false)]
+    fn only_stops_are_stops(#[case] method: Method, #[case] path: &str, #[case] is_stop: bool) {
+        assert_eq!(is_stop_route(&method, path), is_stop);
+    }
 }

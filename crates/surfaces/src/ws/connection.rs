@@ -25,8 +25,22 @@ use super::transport::{Budget, Socket};
 use super::{BURST, CLOSE_GRACE, HANDSHAKE, MAX_BEFORE_AUTH, PING, TICK, Visit, close};
 use crate::door::{Door, StreamPlace};
 
-/// Serves one socket to its end.
-pub(super) async fn serve((socket, budget): (Socket, Budget), door: Door, _place: StreamPlace, visit: Visit) {
+/// Serves one socket to its end, or until it has to give way.
+pub(super) async fn serve(opened: (Socket, Budget), door: Door, place: StreamPlace, visit: Visit) {
+    let connection = visit.connection.clone();
+    let evicted = async {
+        match &connection {
+            Some(connection) => connection.evicted().await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        () = attend(opened, door, place, visit) => {}
+        () = evicted => {}
+    }
+}
+
+async fn attend((socket, budget): (Socket, Budget), door: Door, _place: StreamPlace, visit: Visit) {
     let (mut sink, mut stream) = socket.split();
     let outbox = Arc::new(Outbox::default());
     let talk = async {
@@ -138,6 +152,9 @@ async fn shake_hands(stream: &mut SplitStream<Socket>, outbox: &Outbox, hall: &H
         Ok((id, mut peer, hello)) => {
             peer.caller.origin = visit.origin.clone();
             budget.lift();
+            if let Some(connection) = &visit.connection {
+                connection.authenticated();
+            }
             tracing::info!(principal = %peer.caller.principal, scope = ?peer.granted, "client connected");
             outbox.answer(&id, &Ok(hello));
             Some(peer)
