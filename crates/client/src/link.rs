@@ -10,8 +10,10 @@ mod channels;
 mod discover;
 mod error;
 mod follow;
+mod local;
 mod memory;
 mod page;
+mod silence;
 mod society;
 mod sse;
 
@@ -24,12 +26,16 @@ use reqwest::{Client, Method, RequestBuilder, Response, redirect};
 use serde::de::DeserializeOwned;
 use url::Url;
 
+use local::LocalSocket;
+
 pub use archive::{Download, Sent as SentSoFar};
 pub use calls::{AnswerWhen, ListOf, RunFilter, Sent, StopReply};
 pub use discover::Target;
 pub use error::LinkError;
 pub use follow::{Followed, Following};
+pub(crate) use local::DaemonProcess;
 pub use memory::NotesOf;
+pub(crate) use silence::Greeting;
 
 /// Answers are read whole up to here; a daemon that sends more is broken.
 const MOST_ANSWER_BYTES: usize = 64 << 20;
@@ -38,6 +44,8 @@ const ORDINARY: Duration = Duration::from_secs(30);
 /// Names the door in receipts: stopped by whom, from where.
 const SURFACE: &str = "x-quell-surface";
 const CONNECT: Duration = Duration::from_secs(5);
+/// The same on this machine.
+const CONNECT_NEAR: Duration = Duration::from_secs(2);
 
 /// How long a lost connection is worked on before the visitor gives up.
 #[derive(Debug, Clone, Copy)]
@@ -62,7 +70,11 @@ pub struct Link {
     base: Url,
     base_origin: String,
     token_origin: String,
+    has_token: bool,
     http: Client,
+    /// Keeps the way to the socket open.
+    _socket: Option<LocalSocket>,
+    daemon: Option<DaemonProcess>,
     patience: Patience,
     surface: Surface,
 }
@@ -93,9 +105,14 @@ impl Link {
             origin: found.token_origin.clone(),
             problem: "it holds characters that no token has".into(),
         };
-        let mut bearer = HeaderValue::try_from(format!("Bearer {}", found.token)).map_err(|_| bad_token())?;
-        bearer.set_sensitive(true);
-        let http = client(&found.url, bearer).map_err(|error| LinkError::BadUrl {
+        let bearer = found.token.as_ref().map(|token| {
+            let mut bearer = HeaderValue::try_from(format!("Bearer {token}")).map_err(|_| bad_token())?;
+            bearer.set_sensitive(true);
+            Ok(bearer)
+        });
+        let bearer = bearer.transpose()?;
+        let has_token = bearer.is_some();
+        let http = client(&found.url, bearer, found.socket.as_ref()).map_err(|error| LinkError::BadUrl {
             url: found.url.to_string(),
             problem: format!("no HTTP client can be made for it: {}", root_cause(&error)),
         })?;
@@ -103,7 +120,10 @@ impl Link {
             base: found.url,
             base_origin: found.url_origin,
             token_origin: found.token_origin,
+            has_token,
             http,
+            _socket: found.socket,
+            daemon: found.daemon,
             patience: Patience::default(),
             surface: Surface::Cli,
         })
@@ -127,6 +147,12 @@ impl Link {
     #[must_use]
     pub fn patience(&self) -> Patience {
         self.patience
+    }
+
+    /// False when only stops are taken from this link.
+    #[must_use]
+    pub fn has_token(&self) -> bool {
+        self.has_token
     }
 
     /// The daemon's address.
@@ -186,6 +212,9 @@ impl Link {
             }
             return Err(self.foreign(format!("it answers {status}")));
         };
+        if status.as_u16() == 401 && !self.has_token {
+            return Err(LinkError::NoToken { url: self.base.to_string(), tried: self.token_origin.clone() });
+        }
         if status.as_u16() == 401 {
             let problem = problem.detail.unwrap_or(problem.title);
             return Err(LinkError::BadToken { origin: self.token_origin.clone(), problem });
@@ -217,19 +246,22 @@ impl Link {
     }
 }
 
-fn client(base: &Url, bearer: HeaderValue) -> reqwest::Result<Client> {
+fn client(base: &Url, bearer: Option<HeaderValue>, socket: Option<&LocalSocket>) -> reqwest::Result<Client> {
     let mut headers = HeaderMap::new();
-    headers.insert(AUTHORIZATION, bearer);
+    headers.extend(bearer.map(|bearer| (AUTHORIZATION, bearer)));
     headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
     let mut builder = Client::builder()
         .user_agent(concat!("quell-cli/", env!("CARGO_PKG_VERSION")))
         .default_headers(headers)
         .redirect(redirect::Policy::none())
-        .connect_timeout(CONNECT)
+        .connect_timeout(if discover::is_loopback(base) { CONNECT_NEAR } else { CONNECT })
         .tcp_nodelay(true)
         .tcp_keepalive(Duration::from_secs(15));
     if discover::is_loopback(base) {
         builder = builder.no_proxy();
+    }
+    if let Some(socket) = socket {
+        builder = builder.unix_socket(socket.path());
     }
     if base.scheme() == "http" {
         // Plain HTTP needs no certificates: reading the system's costs milliseconds, and a small container has none, which

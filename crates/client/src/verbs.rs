@@ -6,6 +6,7 @@ mod archive;
 mod audit;
 mod channels;
 mod chat;
+mod hear;
 mod hold;
 mod memory;
 mod page;
@@ -24,7 +25,7 @@ use std::process::ExitCode;
 
 use quell_protocol::{AgentId, BadId, RunId, SessionKey};
 
-use crate::link::{Link, LinkError, Target};
+use crate::link::{Greeting, Link, LinkError, Target};
 use crate::term::{Io, Tone};
 
 pub use agents::AgentsArgs;
@@ -141,12 +142,17 @@ enum VerbError {
     Usage(String),
     #[error("{0}")]
     NotFound(String),
+    #[error("{0}")]
+    DaemonEnded(String),
 }
 
 impl VerbError {
     fn exit(&self) -> Exit {
         match self {
-            Self::Link(LinkError::NoDaemon { .. } | LinkError::Lost { .. }) => Exit::NoDaemon,
+            Self::Link(LinkError::NoDaemon { .. } | LinkError::Lost { .. } | LinkError::Silent { .. }) => {
+                Exit::NoDaemon
+            }
+            Self::DaemonEnded(_) => Exit::Failed,
             Self::Link(error) if error.is_not_found() => Exit::NotFound,
             Self::NotFound(_) => Exit::NotFound,
             Self::Link(LinkError::BadUrl { .. } | LinkError::Unspeakable(_)) | Self::Usage(_) => Exit::Usage,
@@ -166,10 +172,23 @@ impl VerbError {
 /// Dropping it leaves the daemon as it is: no run is stopped by it.
 pub async fn run(verb: Verb, target: &Target, mut io: Io) -> Exit {
     let outcome = match Link::discover(target) {
-        Ok(link) => perform(verb, &link, &mut io).await,
+        Ok(link) => match greet(&verb, &link, &mut io).await {
+            Ok(()) => perform(verb, &link, &mut io).await,
+            Err(error) => Err(error),
+        },
         Err(error) => Err(error.into()),
     };
     conclude(outcome, &mut io)
+}
+
+/// Says in time when a daemon of this machine does not answer; it is asked all the same. A stop asks no question first.
+async fn greet(verb: &Verb, link: &Link, io: &mut Io) -> Result<(), VerbError> {
+    let Some(daemon) = link.daemon() else { return Ok(()) };
+    if matches!(verb, Verb::Stop(_)) || link.greet().await != Greeting::Silence {
+        return Ok(());
+    }
+    io.screen.remark(&hear::silent(Some(daemon.pid())))?;
+    Ok(())
 }
 
 async fn perform(verb: Verb, link: &Link, io: &mut Io) -> Result<Exit, VerbError> {

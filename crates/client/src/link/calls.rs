@@ -102,6 +102,18 @@ impl Link {
         self.answer(self.request(Method::GET, &["readyz"], &[])?, Span::Ordinary).await.map(drop)
     }
 
+    /// What the daemon has at this path, as text.
+    ///
+    /// # Errors
+    /// Every [`LinkError`].
+    ///
+    /// # Cancel safety
+    /// Dropping it forgets the answer; nothing changes in the daemon.
+    pub async fn text(&self, path: &[&str]) -> Result<String, LinkError> {
+        let body = self.answer(self.request(Method::GET, path, &[])?, Span::Ordinary).await?;
+        String::from_utf8(body).map_err(|_| self.foreign("it is not text".into()))
+    }
+
     /// Sends a message. With an idempotency key a broken connection is tried again, since a repeat starts no second run.
     ///
     /// # Errors
@@ -217,6 +229,7 @@ impl Link {
     /// # Cancel safety
     /// Dropping it may or may not leave the stop asked for.
     pub async fn stop_run(&self, run: &RunId, request: &StopRunRequest) -> Result<StopReply, LinkError> {
+        self.wake();
         let effort = Effort { attempts: ATTEMPTS, span: Span::Ordinary };
         self.post(&["api", "runs", run.as_str(), "stop"], &[], request, effort).await
     }
@@ -229,6 +242,7 @@ impl Link {
     /// # Cancel safety
     /// Dropping it may or may not leave the stop asked for; it does not take a stop back.
     pub async fn stop_run_and_wait(&self, run: &RunId, request: &StopRunRequest) -> Result<StopReply, LinkError> {
+        self.wake();
         let effort = Effort { attempts: ATTEMPTS, span: Span::Open };
         self.post(&["api", "runs", run.as_str(), "stop"], &[("wait", "1")], request, effort).await
     }
@@ -247,6 +261,7 @@ impl Link {
         request: &StopSessionRequest,
         when: AnswerWhen,
     ) -> Result<StopAnswer, LinkError> {
+        self.wake();
         let (query, effort) = when.of_one_attempt();
         self.post(&["api", "sessions", session.as_str(), "stop"], query, request, effort).await
     }
@@ -259,6 +274,7 @@ impl Link {
     /// # Cancel safety
     /// Dropping it may or may not leave the stop asked for.
     pub async fn stop_all(&self, request: &StopAllRequest, when: AnswerWhen) -> Result<StopAllAnswer, LinkError> {
+        self.wake();
         let (query, effort) = when.of_one_attempt();
         self.post(&["api", "stop"], query, request, effort).await
     }

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use url::{Host, Url};
 
 use super::LinkError;
+use super::local::{self, DaemonProcess, LocalSocket};
 
 /// The daemon's files are one short line each; more is not read.
 const MOST_BYTES: u64 = 4096;
@@ -37,50 +38,99 @@ pub struct Target {
 pub(super) struct Found {
     pub(super) url: Url,
     pub(super) url_origin: String,
-    pub(super) token: String,
+    /// None where stops are taken without one.
+    pub(super) token: Option<String>,
     pub(super) token_origin: String,
+    /// The socket that is used in place of the URL's host.
+    pub(super) socket: Option<LocalSocket>,
+    /// The daemon's process, where it is on this machine and known for the real one.
+    pub(super) daemon: Option<DaemonProcess>,
 }
 
 impl Target {
     pub(super) fn find(&self) -> Result<Found, LinkError> {
-        let (url, url_origin) = match given(self.url.as_deref()) {
-            Some(url) => (named_url(url)?, "--url or QUELL_URL".to_owned()),
-            None => self.local_url()?,
+        let Some(url) = given(self.url.as_deref()) else { return self.local() };
+        let (url, url_origin) = (named_url(url)?, "--url or QUELL_URL".to_owned());
+        let (token, token_origin, daemon) = match given(self.token.as_deref()) {
+            Some(token) => (token.to_owned(), NAMED_TOKEN.to_owned(), None),
+            None => self.token_for(&url)?,
         };
-        let (token, token_origin) = match given(self.token.as_deref()) {
-            Some(token) => (token.to_owned(), "--token or QUELL_TOKEN".to_owned()),
-            None => self.local_token(&url)?,
-        };
-        Ok(Found { url, url_origin, token, token_origin })
+        Ok(Found { url, url_origin, token: Some(token), token_origin, socket: None, daemon })
     }
 
-    fn local_url(&self) -> Result<(Url, String), LinkError> {
+    /// The daemon of the data directory: by its socket, else by its address once that is known to be its own.
+    fn local(&self) -> Result<Found, LinkError> {
         let no_daemon = |tried: String| LinkError::NoDaemon { tried };
         let Some(dir) = &self.data_dir else {
             return Err(no_daemon("there is no --url, no QUELL_URL and no data directory".into()));
         };
-        let path = dir.join("address");
-        let line = first_line(&path).map_err(|error| no_daemon(format!("{}: {error}", path.display())))?;
-        let url = named_url(&line).map_err(|error| no_daemon(format!("{}: {error}", path.display())))?;
-        Ok((url, path.display().to_string()))
+        let found = local::find(dir).map_err(|why| no_daemon(format!("{why}; nothing was sent there")))?;
+        let named = given(self.token.as_deref()).map(|token| (token.to_owned(), NAMED_TOKEN.to_owned()));
+        if let Some((socket, daemon)) = found {
+            // For people and for the page: requests go through the socket.
+            let url = local_url(dir).map(|(url, _)| url);
+            let url = url.or_else(|_| named_url("http://localhost/"))?;
+            let path = dir.join("token");
+            let (token, token_origin) = match named.map_or_else(|| token_in(&path), Ok) {
+                Ok((token, origin)) => (Some(token), origin),
+                Err(tried) => (None, tried),
+            };
+            let url_origin = socket.path().display().to_string();
+            return Ok(Found { url, url_origin, token, token_origin, socket: Some(socket), daemon });
+        }
+        let (url, url_origin) = local_url(dir)?;
+        let daemon = prove(dir, &url)
+            .map_err(|why| no_daemon(format!("{url} (from {url_origin}): {why}, so nothing was sent there")))?;
+        let (token, token_origin) = match named {
+            Some(named) => named,
+            None => token_in(&dir.join("token")).map_err(|tried| LinkError::NoToken { url: url.to_string(), tried })?,
+        };
+        Ok(Found { url, url_origin, token: Some(token), token_origin, socket: None, daemon })
     }
 
-    /// The local admin token. It is shown to this machine only: a person who names a daemon elsewhere names its token too.
-    fn local_token(&self, url: &Url) -> Result<(String, String), LinkError> {
+    /// The local admin token for a daemon that the person named. It is shown to the daemon of the data directory only: whoever
+    /// names another names its token too.
+    fn token_for(&self, url: &Url) -> Result<(String, String, Option<DaemonProcess>), LinkError> {
         let no_token = |tried: String| LinkError::NoToken { url: url.to_string(), tried };
-        if !is_loopback(url) && given(self.url.as_deref()).is_some() {
+        if !is_loopback(url) {
             return Err(no_token("the token in the data directory is only for a daemon on this machine".into()));
         }
         let Some(dir) = &self.data_dir else {
             return Err(no_token("there is no --token, no QUELL_TOKEN and no data directory".into()));
         };
-        let path = dir.join("token");
-        match first_line(&path) {
-            Ok(line) if line.is_empty() => Err(no_token(format!("{} is empty", path.display()))),
-            Ok(line) => Ok((line, path.display().to_string())),
-            Err(error) => Err(no_token(format!("{}: {error}", path.display()))),
-        }
+        let (token, origin) = token_in(&dir.join("token")).map_err(no_token)?;
+        let daemon = prove(dir, url).map_err(|why| no_token(format!("{why}, so the token in it was not sent")))?;
+        Ok((token, origin, daemon))
     }
+}
+
+const NAMED_TOKEN: &str = "--token or QUELL_TOKEN";
+
+/// The address that the daemon of a data directory left there.
+fn local_url(dir: &Path) -> Result<(Url, String), LinkError> {
+    let no_daemon = |tried: String| LinkError::NoDaemon { tried };
+    let path = dir.join("address");
+    let line = first_line(&path).map_err(|error| no_daemon(format!("{}: {error}", path.display())))?;
+    let url = named_url(&line).map_err(|error| no_daemon(format!("{}: {error}", path.display())))?;
+    Ok((url, path.display().to_string()))
+}
+
+/// The token in a file and where it is; else why there is none.
+fn token_in(path: &Path) -> Result<(String, String), String> {
+    match first_line(path) {
+        Ok(line) if line.is_empty() => Err(format!("{} is empty", path.display())),
+        Ok(line) => Ok((line, path.display().to_string())),
+        Err(error) => Err(format!("{}: {error}", path.display())),
+    }
+}
+
+fn prove(dir: &Path, url: &Url) -> Result<Option<DaemonProcess>, String> {
+    let host = match url.host() {
+        Some(Host::Ipv4(ip)) => Some(ip.into()),
+        Some(Host::Ipv6(ip)) => Some(ip.into()),
+        Some(Host::Domain(_)) | None => None,
+    };
+    local::prove(dir, host, url.port_or_known_default().unwrap_or(0))
 }
 
 /// What was really given: an empty environment variable is none.
@@ -153,41 +203,87 @@ mod tests {
         Target { url: owned(url), token: owned(token), data_dir: Some(dir.path().to_owned()) }
     }
 
-    #[test]
-    fn the_data_directory_names_the_local_daemon_and_its_token() {
-        let dir = data_dir(Some("127.0.0.1:7999\n"), Some("  secret \nmore"));
-        let found = target(None, None, &dir).find().unwrap();
-        assert_eq!((found.url.as_str(), found.token.as_str()), ("http://127.0.0.1:7999/", "secret"));
-        assert!(found.url_origin.ends_with("address") && found.token_origin.ends_with("token"));
+    /// A daemon without a socket of its own, and the URL of its address.
+    fn daemon(dir: &tempfile::TempDir) -> ((std::net::TcpListener, File), String) {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        fs::write(dir.path().join("address"), format!("{address}\n")).unwrap();
+        ((listener, local::tests::lock(dir.path())), format!("http://{address}/"))
     }
 
-    #[test]
-    fn what_the_person_names_wins() {
+    #[tokio::test]
+    async fn the_data_directory_names_the_local_daemon_and_its_token() {
+        let dir = data_dir(None, Some("  secret \nmore"));
+        let (_living, url) = daemon(&dir);
+        let found = target(None, None, &dir).find().unwrap();
+        assert_eq!((found.url.as_str(), found.token.as_deref()), (url.as_str(), Some("secret")));
+        assert!(found.url_origin.ends_with("address") && found.token_origin.ends_with("token"));
+        assert!(found.socket.is_none() && found.daemon.is_some());
+    }
+
+    #[tokio::test]
+    async fn the_socket_comes_first_and_needs_no_token() {
+        let dir = data_dir(None, None);
+        let _listener = std::os::unix::net::UnixListener::bind(dir.path().join("quell.sock")).unwrap();
+        let found = target(None, None, &dir).find().unwrap();
+        assert_eq!((found.url.as_str(), found.token.as_deref()), ("http://localhost/", None));
+        assert!(found.socket.is_some() && found.daemon.is_some() && found.token_origin.contains("token"));
+        fs::write(dir.path().join("token"), "secret").unwrap();
+        let (_living, url) = daemon(&dir);
+        let found = target(None, None, &dir).find().unwrap();
+        assert_eq!((found.url.as_str(), found.token.as_deref()), (url.as_str(), Some("secret")));
+        assert!(found.socket.is_some());
+        let named = target(Some(&url), Some("mine"), &dir).find().unwrap();
+        assert!(named.socket.is_none(), "a URL that is named means TCP");
+    }
+
+    #[rstest]
+    #[case::by_the_address_file(None, None)]
+    #[case::with_a_token_of_their_own(None, Some("mine"))]
+    #[tokio::test]
+    async fn the_address_of_a_killed_daemon_gets_no_token(#[case] url: Option<&str>, #[case] token: Option<&str>) {
+        let dir = data_dir(None, Some("local"));
+        let ((_somebody, lock), _) = daemon(&dir);
+        drop(lock);
+        let refused = target(url, token, &dir).find().err().unwrap();
+        assert!(matches!(refused, LinkError::NoDaemon { .. }), "{refused:?}");
+        assert!(refused.to_string().contains("nothing was sent"), "{refused}");
+    }
+
+    #[tokio::test]
+    async fn what_the_person_names_wins() {
         let dir = data_dir(Some("127.0.0.1:7999"), Some("local"));
         let found = target(Some("https://quell.example/base/"), Some("mine"), &dir).find().unwrap();
-        assert_eq!((found.url.as_str(), found.token.as_str()), ("https://quell.example/base/", "mine"));
+        assert_eq!((found.url.as_str(), found.token.as_deref()), ("https://quell.example/base/", Some("mine")));
     }
 
-    #[test]
-    fn empty_variables_name_nothing() {
-        let dir = data_dir(Some("127.0.0.1:7999"), Some("local"));
-        let found = target(Some(" "), Some(""), &dir).find().unwrap();
-        assert_eq!((found.url.as_str(), found.token.as_str()), ("http://127.0.0.1:7999/", "local"));
-    }
-
-    #[test]
-    fn the_local_token_is_not_shown_to_another_machine() {
+    #[tokio::test]
+    async fn empty_variables_name_nothing() {
         let dir = data_dir(None, Some("local"));
-        let near = target(Some("http://localhost:7999"), None, &dir).find().unwrap();
-        assert_eq!(near.token, "local");
+        let (_living, url) = daemon(&dir);
+        let found = target(Some(" "), Some(""), &dir).find().unwrap();
+        assert_eq!((found.url.as_str(), found.token.as_deref()), (url.as_str(), Some("local")));
+    }
+
+    #[tokio::test]
+    async fn the_local_token_is_shown_to_the_local_daemon_alone() {
+        let dir = data_dir(None, Some("local"));
+        let ((listener, lock), url) = daemon(&dir);
+        let near = url.replace("127.0.0.1", "localhost");
+        assert_eq!(target(Some(&near), None, &dir).find().unwrap().token.as_deref(), Some("local"));
         let far = target(Some("http://quell.example"), None, &dir).find();
         assert!(matches!(far, Err(LinkError::NoToken { .. })));
+        drop(lock);
+        let dead = target(Some(&near), None, &dir).find();
+        assert!(matches!(dead, Err(LinkError::NoToken { .. })), "no daemon uses the directory");
+        drop(listener);
     }
 
     #[rstest]
     #[case(None, Some("t"), "address")]
     #[case(Some("not a url"), Some("t"), "not a url")]
-    fn without_a_usable_address_there_is_no_daemon(
+    #[tokio::test]
+    async fn without_a_usable_address_there_is_no_daemon(
         #[case] address: Option<&str>,
         #[case] token: Option<&str>,
         #[case] says: &str,

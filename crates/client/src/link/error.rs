@@ -19,6 +19,16 @@ pub enum LinkError {
         /// What the system said.
         cause: String,
     },
+    /// It is there, and says nothing.
+    #[error(
+        "the daemon{} does not answer; what was asked for may not have happened\n  `kill -TERM {}` ends it and everything that it runs",
+        pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default(),
+        pid.map_or("PID".into(), |pid| pid.to_string())
+    )]
+    Silent {
+        /// Its process, if that is known.
+        pid: Option<i32>,
+    },
     /// The address cannot be used.
     #[error("`{url}` is not the address of a daemon: {problem}")]
     BadUrl {
@@ -68,6 +78,7 @@ impl LinkError {
         match self {
             Self::NoDaemon { .. } => "no_daemon",
             Self::Lost { .. } => "connection_lost",
+            Self::Silent { .. } => "no_answer",
             Self::BadUrl { .. } => "bad_url",
             Self::NoToken { .. } => "no_token",
             Self::BadToken { .. } => "unauthorized",
@@ -86,7 +97,7 @@ impl LinkError {
     /// True for what may be gone by the next attempt: a broken connection, a full or restarting daemon.
     pub(crate) fn may_pass(&self) -> bool {
         match self {
-            Self::NoDaemon { .. } | Self::Lost { .. } => true,
+            Self::NoDaemon { .. } | Self::Lost { .. } | Self::Silent { .. } => true,
             Self::Refused(problem) => matches!(problem.status, 429 | 502 | 503 | 504),
             Self::BadUrl { .. }
             | Self::NoToken { .. }

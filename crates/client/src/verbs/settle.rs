@@ -19,7 +19,7 @@ use crate::words::{count, millis, one_line};
 
 /// So many runs are waited for at once; each takes one streaming connection of the daemon.
 const AT_ONCE: usize = 8;
-const REDRAW: Duration = Duration::from_millis(200);
+pub(super) const REDRAW: Duration = Duration::from_millis(200);
 
 /// A run that is over, or whose end could not be seen.
 #[derive(Debug, Serialize)]

@@ -4,6 +4,7 @@ use clap::ArgGroup;
 use quell_protocol::api::{StopAllAnswer, StopAllRequest, StopAnswer, StopRunRequest, StopSessionRequest};
 use quell_protocol::{RunId, SessionKey, Verdict};
 
+use super::hear::while_heard;
 use super::settle::{Over, Report, end_of, painted_end, process_line, settle, while_showing};
 use super::{Exit, VerbError, run_id, session_key};
 use crate::link::{AnswerWhen, Link, StopReply};
@@ -72,8 +73,8 @@ pub(super) async fn run(link: &Link, args: StopArgs, io: &mut Io) -> Result<Exit
         Wanted::Session(session) => {
             let StopArgs { force, keep_queued, ref reason, .. } = args;
             let request = StopSessionRequest { force, keep_queued, keep_background: false, reason: reason.clone() };
-            let stop = while_showing(io, link.stop_session(&session, &request, args.answer_when())).await??;
-            if !stop.aborted {
+            let stop = while_heard(link, io, link.stop_session(&session, &request, args.answer_when())).await??;
+            if !stop.aborted && link.has_token() {
                 // The answer is the same for an idle session and for one that never was; the person gets to know which.
                 link.session(&session).await?;
             }
@@ -82,7 +83,7 @@ pub(super) async fn run(link: &Link, args: StopArgs, io: &mut Io) -> Result<Exit
         Wanted::Everything => {
             let StopArgs { force, hold, ref reason, .. } = args;
             let request = StopAllRequest { force, hold, reason: reason.clone() };
-            let answer = while_showing(io, link.stop_all(&request, args.answer_when())).await??;
+            let answer = while_heard(link, io, link.stop_all(&request, args.answer_when())).await??;
             let StopAllAnswer { stop, held, hold_problem } = answer;
             conclude(link, Report { stop, held: Some(held), hold_problem, runs: Vec::new() }, &args, io).await
         }
@@ -91,7 +92,9 @@ pub(super) async fn run(link: &Link, args: StopArgs, io: &mut Io) -> Result<Exit
 
 /// Waits for the runs of a stop of many, and tells.
 async fn conclude(link: &Link, mut report: Report, args: &StopArgs, io: &mut Io) -> Result<Exit, VerbError> {
-    if !args.no_wait {
+    if !link.has_token() {
+        io.screen.remark("without a token the receipts are not shown")?;
+    } else if !args.no_wait {
         report.runs = settle(link, &report.covered(), io).await?;
     }
     if args.json {
@@ -105,7 +108,7 @@ async fn conclude(link: &Link, mut report: Report, args: &StopArgs, io: &mut Io)
 async fn stop_one(link: &Link, run: &RunId, args: StopArgs, io: &mut Io) -> Result<Exit, VerbError> {
     let request = StopRunRequest { session_key: None, force: args.force, reason: args.reason };
     if args.no_wait {
-        let reply = link.stop_run(run, &request).await?;
+        let reply = while_heard(link, io, link.stop_run(run, &request)).await??;
         if args.json {
             io.screen.json(&reply)?;
         } else {
@@ -113,7 +116,7 @@ async fn stop_one(link: &Link, run: &RunId, args: StopArgs, io: &mut Io) -> Resu
         }
         return Ok(Exit::Done);
     }
-    let reply = while_showing(io, link.stop_run_and_wait(run, &request)).await??;
+    let reply = while_heard(link, io, link.stop_run_and_wait(run, &request)).await??;
     let over = match reply.receipt() {
         Some(receipt) => Over::with(receipt.clone()),
         None => while_showing(io, end_of(link, run)).await??,

@@ -2,10 +2,11 @@
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
 use std::time::Duration;
 
+use quell_client::{Link, LinkError, Target};
 use quell_engine::store::Holder;
-use reqwest::{Client, StatusCode};
 use serde_json::Value;
 
 use super::Setup;
@@ -39,7 +40,7 @@ fn running(setup: &Setup<'_>, holder: Holder) -> Finding {
     };
     let address = address.trim();
     let token = std::fs::read_to_string(setup.loaded.token_file(setup.data_dir)).unwrap_or_default();
-    match setup.runtime.block_on(look(address, token.trim())) {
+    match setup.runtime.block_on(look(setup.data_dir, token.trim())) {
         Ok(Standing { is_stale: true, .. }) => Finding::warn(
             format!(
                 "{process} on http://{address} does not take its configuration file, and works with what it had before"
@@ -75,39 +76,24 @@ struct Standing {
     is_stale: bool,
 }
 
-/// Asks the daemon at this address.
-async fn look(address: &str, token: &str) -> Result<Standing, Trouble> {
+/// Asks the daemon of this data directory, once it is known for the real one: before that no token is shown.
+async fn look(data_dir: &Path, token: &str) -> Result<Standing, Trouble> {
+    let target = Target { url: None, token: Some(token.to_owned()), data_dir: Some(data_dir.to_owned()) };
     let asked = tokio::time::timeout(PATIENCE, async {
-        let version = ask(address, token, "/openapi.json").await?;
-        Ok((version, ask(address, token, "/metrics").await?))
+        let link = Link::discover(&target)?;
+        let document = link.text(&["openapi.json"]).await?;
+        Ok((document, link.text(&["metrics"]).await?))
     });
-    let (version, metrics) = match asked.await {
+    let (document, metrics) = match asked.await {
         Ok(Ok(answers)) => answers,
-        Ok(Err(trouble)) => return Err(trouble),
+        Ok(Err(LinkError::BadToken { .. } | LinkError::NoToken { .. })) => return Err(Trouble::Token),
+        Ok(Err(error)) => return Err(Trouble::Silent(error.to_string())),
         Err(_elapsed) => return Err(Trouble::Silent(format!("nothing within {PATIENCE:?}"))),
     };
-    let document: Option<Value> = serde_json::from_str(&version).ok();
+    let document: Option<Value> = serde_json::from_str(&document).ok();
     let version = document.and_then(|document| document.pointer("/info/version")?.as_str().map(str::to_owned));
     let version = version.ok_or_else(|| Trouble::Silent("something else answers there".to_owned()))?;
     Ok(Standing { version, is_stale: metrics.lines().any(|line| line == STALE_LINE) })
-}
-
-/// What the daemon has at this path.
-async fn ask(address: &str, token: &str, path: &str) -> Result<String, Trouble> {
-    let silent = |error: reqwest::Error| Trouble::Silent(cause(&error));
-    // The daemon is on this machine: no proxy, and no certificates to load.
-    let client = Client::builder().no_proxy().tls_certs_only([]).build().map_err(silent)?;
-    let response = client.get(format!("http://{address}{path}")).bearer_auth(token).send().await.map_err(silent)?;
-    match response.status() {
-        StatusCode::UNAUTHORIZED => Err(Trouble::Token),
-        StatusCode::OK => response.text().await.map_err(silent),
-        other => Err(Trouble::Silent(format!("it answers {other}"))),
-    }
-}
-
-fn cause(error: &reqwest::Error) -> String {
-    let causes = std::iter::successors(std::error::Error::source(error), |cause| cause.source());
-    causes.last().map_or_else(|| error.to_string(), ToString::to_string)
 }
 
 /// No daemon runs; could one listen?
