@@ -13,6 +13,8 @@ pub(crate) fn start(command: &Command) {
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
+        // What cannot be written is lost: telling that on the same stream would panic in the middle of a request.
+        .log_internal_errors(false)
         .with_ansi(!no_color() && std::io::stderr().is_terminal())
         .init();
 }
