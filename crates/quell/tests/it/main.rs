@@ -44,6 +44,7 @@ mod shutdown;
 mod skills;
 mod society;
 mod spend;
+mod stop_gets_in;
 mod subagents;
 mod sweep;
 mod tidy;
