@@ -9,6 +9,8 @@
 mod channels;
 #[path = "stop/chat.rs"]
 mod chat;
+#[path = "stop/crowds.rs"]
+mod crowds;
 #[path = "stop/floor.rs"]
 mod floor;
 #[path = "stop/many.rs"]
@@ -84,6 +86,9 @@ fn main() {
         }
         if wanted("chat") {
             chat::measure(&mut report, samples.min(50)).await;
+        }
+        if wanted("crowds") {
+            crowds::measure(&mut report).await;
         }
         if wanted("processes") {
             processes::measure(&mut report, samples).await;
