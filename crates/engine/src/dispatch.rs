@@ -51,7 +51,7 @@ use audit::{Notes, keep_notes};
 pub use channels::Telling;
 pub use config::{EngineConfig, StartError};
 use journal::keep_journal;
-pub use look::{Follow, HistoryPage};
+pub use look::{Follow, HistoryPage, NumberedTurn};
 pub use memory::NoteFilter;
 pub use reload::{ReloadError, Reloaded};
 pub use retention::Retention;

@@ -34,6 +34,17 @@ pub struct HistoryPage {
     pub before: Option<String>,
 }
 
+/// A turn of a session as people read it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NumberedTurn {
+    /// Its number. Numbers rise with time and are not without holes.
+    pub number: i64,
+    /// Its run.
+    pub run: RunId,
+    /// Its messages in order.
+    pub messages: Vec<HistoryMessage>,
+}
+
 impl Engine {
     /// One run: as it is, or as the database keeps it.
     ///
@@ -200,6 +211,39 @@ impl Engine {
             }
         }
         Ok(HistoryPage { messages, before })
+    }
+
+    /// The newest turns of a session after its last reset and before number `before`, the newest first: at most `limit`.
+    ///
+    /// # Errors
+    /// The store's error.
+    ///
+    /// # Cancel safety
+    /// Safe: it only reads.
+    pub async fn newest_turns(
+        &self,
+        key: &SessionKey,
+        before: i64,
+        limit: usize,
+    ) -> Result<Vec<NumberedTurn>, StoreError> {
+        let stored = self.inner().store.newest_turns(key.clone(), before, limit).await?;
+        let read = |(number, text): (i64, String)| {
+            let turn = sealed(&text)?;
+            Ok(NumberedTurn { number, run: turn.run_id().clone(), messages: turn.history() })
+        };
+        stored.into_iter().map(read).collect()
+    }
+
+    /// The first messages of a session after its last reset: those of its first turn.
+    ///
+    /// # Errors
+    /// The store's error.
+    ///
+    /// # Cancel safety
+    /// Safe: it only reads.
+    pub async fn first_messages(&self, key: &SessionKey) -> Result<Vec<HistoryMessage>, StoreError> {
+        let first = self.inner().store.first_turn(key.clone()).await?;
+        first.map_or_else(|| Ok(Vec::new()), |text| Ok(sealed(&text)?.history()))
     }
 
     /// A session's background commands, oldest first; the last ended ones too.

@@ -65,6 +65,49 @@ impl Store {
         Ok((page, next))
     }
 
+    /// The newest `limit` turns of a session after its last reset and before number `before`, the newest first, each with its
+    /// number. Numbers rise with time and are not without holes.
+    ///
+    /// # Errors
+    /// [`StoreError`] when they could not be read.
+    ///
+    /// # Cancel safety
+    /// Safe: it only reads.
+    pub async fn newest_turns(
+        &self,
+        session: SessionKey,
+        before: i64,
+        limit: usize,
+    ) -> Result<Vec<(i64, String)>, StoreError> {
+        self.read(move |db| {
+            let sql =
+                "SELECT seq, turn FROM history WHERE session = ?1 AND turn IS NOT NULL AND seq < ?2 AND seq > ifnull(
+                           (SELECT max(seq) FROM history WHERE session = ?1 AND reset_at IS NOT NULL), 0)
+                       ORDER BY seq DESC LIMIT ?3";
+            let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+            let rows = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?));
+            db.prepare_cached(sql)?.query_map(params![session.as_str(), before, limit], rows)?.collect()
+        })
+        .await
+    }
+
+    /// The first turn of a session after its last reset.
+    ///
+    /// # Errors
+    /// [`StoreError`] when it could not be read.
+    ///
+    /// # Cancel safety
+    /// Safe: it only reads.
+    pub async fn first_turn(&self, session: SessionKey) -> Result<Option<String>, StoreError> {
+        self.read(move |db| {
+            let sql = "SELECT turn FROM history WHERE session = ?1 AND turn IS NOT NULL AND seq > ifnull(
+                           (SELECT max(seq) FROM history WHERE session = ?1 AND reset_at IS NOT NULL), 0)
+                       ORDER BY seq LIMIT 1";
+            db.prepare_cached(sql)?.query_row([session.as_str()], |row| row.get(0)).optional()
+        })
+        .await
+    }
+
     /// Puts a boundary behind everything said so far, so that the model sees none of it any more, and forgets the session's
     /// notes. `at` is the time for people, RFC 3339. False when there is no such session.
     ///

@@ -1,6 +1,8 @@
 //! What a message asks of Quell itself (row D5): no model is called for it. It knows neither who may ask for what nor whether
 //! there is such a provider or model.
 
+use quell_protocol::api::RunView;
+
 /// What is shown for [`Command::Help`].
 pub const HELP: &str = "\
 /stop - stop what I am doing for you here
@@ -12,6 +14,18 @@ pub const HELP: &str = "\
 /models - the providers
 /models PROVIDER - use another provider in this conversation
 /help - this list";
+
+/// What [`Command::Status`] says of a conversation's runs that are not over, and of its model.
+#[must_use]
+pub fn status(runs: &[RunView], model: &str) -> String {
+    let (working, waiting): (Vec<_>, Vec<_>) = runs.iter().partition(|run| run.state != "queued");
+    let work = match working.first() {
+        None => "Nothing is running here".to_owned(),
+        Some(run) => format!("Working since {} (step {}, {} processes)", run.accepted_at, run.steps, run.processes),
+    };
+    let queue = if waiting.is_empty() { String::new() } else { format!(", {} waiting", waiting.len()) };
+    format!("{work}{queue}. Model: {model}. /stop ends it.")
+}
 
 /// The longest name of a provider or a model: longer ones are no names.
 const LONGEST_NAME: usize = 200;

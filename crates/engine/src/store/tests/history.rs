@@ -69,6 +69,28 @@ async fn history_pages_run_from_new_to_old_without_a_gap() {
 }
 
 #[tokio::test]
+async fn numbered_turns_begin_after_the_last_reset() {
+    let (store, _home) = fresh();
+    live(&store, "a", "s").await;
+    store.reset_session(key("s"), "noon".into()).await.unwrap();
+    for id in ["b", "c", "d"] {
+        live(&store, id, "s").await;
+        live(&store, &format!("{id}-elsewhere"), "t").await;
+    }
+    assert_eq!(store.first_turn(key("s")).await, Ok(Some("turn b".to_owned())));
+    assert_eq!(store.first_turn(key("nobody")).await, Ok(None));
+    let newest = store.newest_turns(key("s"), i64::MAX, 2).await.unwrap();
+    assert_eq!(newest.iter().map(|(_, turn)| turn.as_str()).collect::<Vec<_>>(), ["turn d", "turn c"]);
+    let older = store.newest_turns(key("s"), newest[1].0, 9).await.unwrap();
+    assert_eq!(
+        older.iter().map(|(_, turn)| turn.as_str()).collect::<Vec<_>>(),
+        ["turn b"],
+        "none from before the reset"
+    );
+    assert!(older[0].0 < newest[1].0 && newest[1].0 < newest[0].0, "numbers rise with time");
+}
+
+#[tokio::test]
 async fn a_deleted_session_is_gone_with_its_turns_and_runs() {
     let (store, _home) = fresh();
     live(&store, "a", "s").await;

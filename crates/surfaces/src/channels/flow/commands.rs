@@ -5,7 +5,7 @@ use std::time::Duration;
 use quell_engine::dispatch::{NotMade, SessionError};
 use quell_engine::scope::Cancelled;
 use quell_kernel::Push;
-use quell_kernel::channel::commands::{Command, HELP};
+use quell_kernel::channel::commands::{self, Command, HELP};
 use quell_kernel::channel::inbox::Letter;
 use quell_kernel::registry::StopAsk;
 use quell_protocol::api::{AgentRow, Scope as Rights};
@@ -213,13 +213,7 @@ async fn begin_anew(channels: &Channels, letter: &Letter<Extra>) -> Result<Strin
 async fn status(channels: &Channels, letter: &Letter<Extra>) -> Result<String, Cut> {
     let runs = channels.engine().active_runs_of(&letter.conversation);
     let model = looked(letter, model_of(channels, letter)).await?.unwrap_or_else(|| "unknown".to_owned());
-    let (working, waiting): (Vec<_>, Vec<_>) = runs.iter().partition(|run| run.state != "queued");
-    let work = match working.first() {
-        None => "Nothing is running here".to_owned(),
-        Some(run) => format!("Working since {} (step {}, {} processes)", run.accepted_at, run.steps, run.processes),
-    };
-    let queue = if waiting.is_empty() { String::new() } else { format!(", {} waiting", waiting.len()) };
-    Ok(format!("{work}{queue}. Model: {model}. /stop ends it."))
+    Ok(commands::status(&runs, &model))
 }
 
 /// The model that the next message is for, without what its words may choose.
