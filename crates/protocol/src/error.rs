@@ -87,6 +87,7 @@ codes! {
     Busy "busy" 409 "The session has an active run";
     BodyTooLarge "body_too_large" 413 "The body is too large";
     UnsupportedMediaType "unsupported_media_type" 415 "Send application/json";
+    BadHost "bad_host" 421 "This is none of the daemon's names";
     AgentConfigurationError "agent_configuration_error" 422 "The session cannot be made as it is configured";
     SpendLimit "spend_limit" 429 "The agent has spent what it may in a day";
     QueueFull "queue_full" 429 "Too many messages wait in this session";

@@ -111,7 +111,29 @@ pub struct Resource {
     pub how: String,
     /// Processes only.
     #[serde(flatten, default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = ProcessFactsIfAny)]
     pub process: Option<ProcessFacts>,
+}
+
+/// [`ProcessFacts`] as the schema of a [`Resource`] has them: all there for a process, and none for anything else.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ProcessFactsIfAny {
+    /// Process id of the leader.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pid: Option<u32>,
+    /// The command as given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub command: Option<String>,
+    /// Descendants other than the leader that had to be ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub swept: Option<u32>,
+    /// Exit code of the leader, if it exited.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
+    /// Signal that ended the leader, if one did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub signal: Option<i32>,
 }
 
 /// What the warden reported about a process tree.
@@ -186,4 +208,17 @@ pub struct TurnRecord {
     /// True when the turn is in the database. False with a run that left no turn (withdrawn while queued) or whose
     /// recording failed or is still owed.
     pub recorded: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_schema_of_process_facts_has_all_of_them() {
+        let facts = ProcessFacts { pid: 7, command: "x".into(), swept: 1, exit_code: Some(0), signal: Some(9) };
+        let written = serde_json::to_value(&facts).unwrap();
+        let read: ProcessFactsIfAny = serde_json::from_value(written.clone()).unwrap();
+        assert_eq!(serde_json::to_value(read).unwrap(), written);
+    }
 }

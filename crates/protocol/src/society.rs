@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::{AgentRow, ComputeStatus};
 use crate::ids::{AgentId, RunId};
+use crate::object::optional_object;
 
 /// Body of `POST /api/agents`: what stands under `[agents.X]` of the configuration, with the same meaning. What is absent has
 /// the default that it has there.
@@ -80,7 +81,7 @@ pub struct NewAgent {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub daily_cost: Option<f64>,
     /// What a million tokens cost.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "optional_object")]
     pub price: Option<Price>,
 }
 

@@ -88,6 +88,8 @@ pub(crate) struct Server {
     pub(crate) token_file: Option<PathBuf>,
     /// Web origins besides its own that may talk to the daemon.
     pub(crate) allowed_origins: Vec<String>,
+    /// Names besides its own by which the daemon may be addressed.
+    pub(crate) allowed_hosts: Vec<String>,
     /// Streams (SSE and WebSocket) open at the same time.
     pub(crate) max_connections: usize,
     /// Connections of one peer address that have shown no valid token yet; beyond that the oldest is closed.
@@ -101,6 +103,7 @@ impl Default for Server {
             listen: SocketAddr::from(([127, 0, 0, 1], 7171)),
             token_file: None,
             allowed_origins: doors.allowed_origins,
+            allowed_hosts: doors.allowed_hosts,
             max_connections: doors.max_connections,
             max_unauthenticated_per_peer: doors.max_unauthenticated_per_peer,
         }
@@ -338,6 +341,7 @@ impl Loaded {
         let server = &self.config.server;
         DoorSettings {
             allowed_origins: server.allowed_origins.clone(),
+            allowed_hosts: server.allowed_hosts.clone(),
             max_connections: server.max_connections,
             max_unauthenticated_per_peer: server.max_unauthenticated_per_peer,
         }

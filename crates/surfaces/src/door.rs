@@ -9,6 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::channels::flow::Channels;
+use crate::http::name_of;
 use crate::page::Pressed;
 
 /// `[server]` of the configuration, as far as the doors care.
@@ -17,6 +18,8 @@ use crate::page::Pressed;
 pub struct DoorSettings {
     /// Web origins besides its own that may talk to the daemon, such as `https://quell.example.org`.
     pub allowed_origins: Vec<String>,
+    /// Names besides its own by which the daemon may be addressed, such as `quell.example.org` behind a proxy.
+    pub allowed_hosts: Vec<String>,
     /// Streams (SSE and WebSocket) open at the same time. Other requests, stops among them, are not counted.
     pub max_connections: usize,
     /// Connections of one peer address that have shown no valid token yet; the newest gets in, and the oldest is closed.
@@ -25,7 +28,12 @@ pub struct DoorSettings {
 
 impl Default for DoorSettings {
     fn default() -> Self {
-        Self { allowed_origins: Vec::new(), max_connections: 10_000, max_unauthenticated_per_peer: 256 }
+        Self {
+            allowed_origins: Vec::new(),
+            allowed_hosts: Vec::new(),
+            max_connections: 10_000,
+            max_unauthenticated_per_peer: 256,
+        }
     }
 }
 
@@ -36,6 +44,7 @@ pub struct Door(Arc<Inner>);
 struct Inner {
     engine: Engine,
     settings: DoorSettings,
+    own_names: Vec<String>,
     metrics: Option<PrometheusHandle>,
     streams: AtomicUsize,
     importing: AtomicBool,
@@ -47,9 +56,11 @@ impl Door {
     /// Doors to an engine. `metrics` renders `/metrics`; without it that route says so.
     #[must_use]
     pub fn new(engine: Engine, settings: DoorSettings, metrics: Option<PrometheusHandle>) -> Self {
+        let own_names = own_names(&settings);
         Self(Arc::new(Inner {
             engine,
             settings,
+            own_names,
             metrics,
             streams: AtomicUsize::new(0),
             importing: AtomicBool::new(false),
@@ -78,6 +89,11 @@ impl Door {
     #[must_use]
     pub fn settings(&self) -> &DoorSettings {
         &self.0.settings
+    }
+
+    /// The names besides addresses and `localhost` by which the daemon may be addressed, in small letters.
+    pub(crate) fn own_names(&self) -> &[String] {
+        &self.0.own_names
     }
 
     pub(crate) fn metrics(&self) -> Option<&PrometheusHandle> {
@@ -117,6 +133,17 @@ impl Door {
         let same = own.is_some() && own == host;
         same || self.0.settings.allowed_origins.iter().any(|allowed| allowed.trim_end_matches('/') == origin)
     }
+}
+
+/// The machine's own name, those that are configured, and those of the web origins that may come.
+fn own_names(settings: &DoorSettings) -> Vec<String> {
+    let machine = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let of_origins = settings.allowed_origins.iter().filter_map(|origin| {
+        let (_, authority) = origin.split_once("://")?;
+        Some(authority.trim_end_matches('/').to_owned())
+    });
+    let all = settings.allowed_hosts.iter().cloned().chain(of_origins).chain([machine]);
+    all.filter_map(|name| name_of(&name)).collect()
 }
 
 /// A place among the streams, given back when dropped.

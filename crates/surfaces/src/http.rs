@@ -7,6 +7,7 @@ mod audit;
 mod auth;
 mod body;
 mod channels;
+mod host;
 mod memory;
 mod openapi;
 mod ops;
@@ -28,6 +29,7 @@ use axum::routing::{delete, get, post};
 
 use crate::door::Door;
 pub(crate) use auth::{Visitor, check_origin, cookie, origin_of};
+pub(crate) use host::name_of;
 pub(crate) use problem::{Refused, refuse};
 pub(crate) use stop::is_stop_route;
 
@@ -91,6 +93,7 @@ pub fn router(door: Door) -> Router {
         // The body extractor has its own limit, with a problem body.
         .layer(DefaultBodyLimit::disable())
         .layer(middleware::from_fn(problem::refuse_malformed_escapes))
+        .layer(middleware::from_fn_with_state(door.clone(), host::check))
         .layer(middleware::from_fn(harden))
         .with_state(door)
 }

@@ -4,6 +4,7 @@ mod agents;
 mod approvals;
 mod auth;
 mod closing;
+mod contract;
 mod input;
 mod look;
 mod page;

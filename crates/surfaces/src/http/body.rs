@@ -5,7 +5,7 @@ use axum::extract::{FromRequest, FromRequestParts, Query, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
 use bytes::Bytes;
-use quell_protocol::ErrorCode;
+use quell_protocol::{ErrorCode, Object};
 use serde::de::DeserializeOwned;
 
 use super::{Refused, refuse};
@@ -85,7 +85,8 @@ fn is_json(headers: &HeaderMap) -> bool {
 }
 
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Refused> {
-    serde_json::from_slice(bytes).map_err(|error| {
+    let read = serde_json::from_slice(bytes).map(|Object(value)| value);
+    read.map_err(|error| {
         let code = if error.is_data() { ErrorCode::InvalidRequest } else { ErrorCode::MalformedJson };
         refuse(code, error.to_string())
     })

@@ -4,12 +4,12 @@ use std::collections::HashSet;
 
 use jiff::Timestamp;
 use quell_kernel::turn::Turn;
-use quell_protocol::RunId;
 use quell_protocol::api::RunView;
 use quell_protocol::archive::{
     ConfigLine, Head, Kind, NoteLine, ResetLine, RunLine, RunState, SESSION, TurnLine, VERSION,
 };
 use quell_protocol::session::SessionRequest;
+use quell_protocol::{Object, RunId};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -205,7 +205,8 @@ impl ArchiveReader {
 
 /// The line in one of its shapes. Places in the text are within the line.
 fn read<T: DeserializeOwned>(text: &str) -> Result<T, String> {
-    serde_json::from_str(text).map_err(|error| {
+    let read = serde_json::from_str(text).map(|Object(value)| value);
+    read.map_err(|error| {
         let what = if error.is_data() { "it is not as this version writes it" } else { "it is no JSON" };
         format!("{what}: {error}")
     })

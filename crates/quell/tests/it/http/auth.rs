@@ -20,7 +20,7 @@ async fn every_route_but_health_and_readiness_needs_a_token() {
         let open = [
             "/healthz",
             "/readyz",
-            "/assets/{*path}",
+            "/assets/{path}",
             "/sign-in/{code}",
             "/api/sign-in",
             "/api/sign-out",

@@ -2,7 +2,7 @@
 
 use axum::http::HeaderMap;
 use quell_engine::hooks::signature::{SIGNATURE, TIMESTAMP};
-use quell_protocol::{Attachment, AttachmentKind};
+use quell_protocol::{Attachment, AttachmentKind, Object};
 use serde::Deserialize;
 use url::Url;
 
@@ -88,7 +88,7 @@ impl Webhook {
         if away > TOLERANCE {
             return Err(Unwelcome::Untimely(away));
         }
-        let message: Message = serde_json::from_slice(body)
+        let Object(message): Object<Message> = serde_json::from_slice(body)
             .map_err(|error| Unwelcome::Malformed(format!("the body is not the JSON of a message: {error}")))?;
         message.heard().map_err(Unwelcome::Malformed)
     }

@@ -1,0 +1,386 @@
+//! The routes as a table.
+
+/// One route.
+pub(super) struct Row {
+    pub(super) method: &'static str,
+    pub(super) path: &'static str,
+    pub(super) summary: &'static str,
+    /// Schema of the request body, if it takes one.
+    pub(super) takes: Option<Takes>,
+    /// Besides those that [`super::shared_answers`] adds.
+    pub(super) answers: &'static [Answer],
+}
+
+/// Status, schema (`[X]` is a page of X, `text` is text), meaning.
+pub(super) type Answer = (u16, &'static str, &'static str);
+
+/// Name, kind, meaning. A kind is `count`, `flag`, `text`, or the words that may stand there, parted by `|`.
+pub(super) type Query = (&'static str, &'static str, &'static str);
+
+/// A request body.
+#[derive(Clone, Copy)]
+pub(super) enum Takes {
+    /// It has to be there.
+    Needed(&'static str),
+    /// It may be absent, empty or `{}`.
+    Optional(&'static str),
+}
+
+/// The route that shows no token: its callers sign.
+pub(super) const SIGNED: &str = "/api/channels/{name}/messages";
+
+/// What a route needs of who calls it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Access {
+    /// Nothing, by any name of the daemon.
+    Probe,
+    /// No token; a browser's origin is checked where it signs in or out.
+    Open,
+    /// A token or the page's cookie.
+    Token,
+}
+
+impl Row {
+    pub(super) fn access(&self) -> Access {
+        match self.path {
+            "/healthz" | "/readyz" => Access::Probe,
+            SIGNED | "/api/sign-in" | "/api/sign-out" | "/sign-in/{code}" | "/assets/{path}" => Access::Open,
+            _ => Access::Token,
+        }
+    }
+
+    /// The parameters of its query.
+    pub(super) fn queries(&self) -> &'static [Query] {
+        match (self.method, self.path) {
+            ("get", "/api/sessions") => &[("search", "text", "keys that hold this text"), LIMIT, CURSOR],
+            ("get", "/api/sessions/{key}/history") => {
+                &[("turns", "count", "most turns of the page: 100 without it, at most 1000"), CURSOR]
+            }
+            ("get", "/api/runs") => {
+                &[("state", "active|all", "`active`: those that are not over"), SESSION, LIMIT, CURSOR]
+            }
+            ("get", "/api/runs/{id}/events") => &[("after", "count", "the number of the last event that is known")],
+            ("get", "/api/sessions/{key}/processes/{id}") => {
+                &[("after", "count", "the place to read on from, in bytes")]
+            }
+            ("delete", "/api/sessions/{key}/processes/{id}") => &[FORCE],
+            ("delete", "/api/agents/{id}") => &[("force", "flag", "stop its runs first")],
+            ("post", "/api/agent/{id}/abort") => {
+                &[("scope", "call|run|tree", "model calls alone, all runs, or those of all agents below it, too")]
+            }
+            ("post", "/api/runs/{id}/stop" | "/api/sessions/{key}/stop" | "/api/stop") => &[WAIT],
+            ("get", "/api/audit") => &[("after", "count", "the number of the last entry that is known"), LIMIT],
+            ("get", "/api/senders") => &[LIMIT, CURSOR],
+            ("get", path) if path.ends_with("/memory") => NOTES,
+            _ => &[],
+        }
+    }
+}
+
+const fn row(method: &'static str, path: &'static str, summary: &'static str, answers: &'static [Answer]) -> Row {
+    Row { method, path, summary, takes: None, answers }
+}
+
+const fn get(path: &'static str, summary: &'static str, answers: &'static [Answer]) -> Row {
+    row("get", path, summary, answers)
+}
+
+const fn post(path: &'static str, summary: &'static str, takes: Takes, answers: &'static [Answer]) -> Row {
+    Row { takes: Some(takes), ..row("post", path, summary, answers) }
+}
+
+const fn delete(path: &'static str, summary: &'static str, answers: &'static [Answer]) -> Row {
+    row("delete", path, summary, answers)
+}
+
+const LIMIT: Query = ("limit", "count", "most rows of the page: 100 without it, at most 1000");
+const CURSOR: Query = ("cursor", "text", "`nextCursor` of the page before");
+const SESSION: Query = ("session", "text", "of this session alone");
+const WAIT: Query = ("wait", "flag", "answer when what was stopped is settled; not with 0, false or no");
+const FORCE: Query = ("force", "flag", "without grace; not with 0, false or no");
+const NOTES: &[Query] = &[("query", "text", "notes that are about this, the most relevant first"), LIMIT, CURSOR];
+
+pub(super) const ROUTES: &[Row] = &[
+    get("/healthz", "The process is up", &[(200, "", "up")]),
+    get("/readyz", "The daemon takes requests", &[(200, "", "ready"), (503, "Problem", "closing")]),
+    get("/metrics", "Prometheus metrics", &[(200, "text", "metrics"), (404, "Problem", "started without metrics")]),
+    get("/openapi.json", "This document", &[(200, "", "the document")]),
+    get("/api/agents", "All agents", &[(200, "[AgentRow]", "agents")]),
+    post(
+        "/api/agents",
+        "Make an agent at run time",
+        Takes::Needed("NewAgent"),
+        &[
+            (201, "AgentRow", "made, durable"),
+            (400, "Problem", "it cannot be built"),
+            (409, "Problem", "the id is taken"),
+            (503, "Problem", "closing, or the database cannot be written"),
+        ],
+    ),
+    get("/api/agents/tree", "All agents as the trees that they form", &[(200, "[AgentNode]", "the roots")]),
+    delete(
+        "/api/agents/{id}",
+        "Delete an agent that was made at run time, with all below it; ?force stops their runs first",
+        &[
+            (200, "AgentsDeleted", "gone"),
+            (404, "Problem", "unknown"),
+            (409, "Problem", "it is configured, or has runs that are not over"),
+        ],
+    ),
+    get(
+        "/api/agents/{id}",
+        "One agent, with what it has spent today",
+        &[(200, "AgentView", "the agent"), (404, "Problem", "unknown")],
+    ),
+    post(
+        "/api/agent/{id}/abort",
+        "Abort the agent's model calls; with ?scope=run all its runs, with ?scope=tree those of all agents below it, too",
+        Takes::Optional("StopRunRequest"),
+        &[(200, "AgentAbortAnswer", "what was aborted"), (400, "Problem", "no id"), (404, "Problem", "unknown")],
+    ),
+    get("/api/models", "The models that agents work with", &[(200, "[ModelRow]", "models")]),
+    get("/api/me", "Who the caller is", &[(200, "Me", "the token's name and scope")]),
+    post(
+        "/api/sign-in",
+        "Sign a browser in with a token",
+        Takes::Needed("SignInRequest"),
+        &[(200, "Me", "signed in, with the page's cookie"), (401, "Problem", "no token of this daemon")],
+    ),
+    row(
+        "post",
+        "/api/sign-in-link",
+        "Make a one-time link that signs a browser in",
+        &[(200, "SignInLink", "its path"), (403, "Problem", "only admins may")],
+    ),
+    row("post", "/api/sign-out", "Sign a browser out", &[(204, "none", "the cookie is worth nothing any more")]),
+    get(
+        "/sign-in/{code}",
+        "The one-time link: signs a browser in and leads to the page",
+        &[(303, "none", "to `/`, or to `/#sign-in-failed`")],
+    ),
+    get(
+        "/assets/{path}",
+        "A file of the page",
+        &[(200, "file", "the file"), (304, "none", "it is as it was"), (404, "Problem", "unknown")],
+    ),
+    get("/api/sessions", "Sessions, the last used first", &[(200, "[SessionRow]", "sessions")]),
+    post(
+        "/api/sessions",
+        "Get or create the session of a user's chat with a provider",
+        Takes::Needed("SessionRequest"),
+        &[
+            (201, "SessionAnswer", "made"),
+            (200, "SessionAnswer", "it was there, and is configured so from now on"),
+            (403, "Problem", "a hook refused it, or the token's scope does not allow it"),
+            (422, "Problem", "it cannot be made as it is configured"),
+        ],
+    ),
+    get(
+        "/api/sessions/{key}",
+        "One session with the configuration in force; keys are masked",
+        &[(200, "SessionView", "the session"), (404, "Problem", "unknown")],
+    ),
+    Row {
+        takes: Some(Takes::Needed("SessionPatch")),
+        ..row(
+            "patch",
+            "/api/sessions/{key}",
+            "Give a session another model or agent from its next run on; makes it when there is none",
+            &[
+                (200, "SessionView", "the session"),
+                (404, "Problem", "it was deleted in this moment"),
+                (422, "Problem", "the model or agent cannot be used"),
+            ],
+        )
+    },
+    delete(
+        "/api/sessions/{key}",
+        "Stop and delete a session",
+        &[(204, "none", "deleted"), (404, "Problem", "unknown")],
+    ),
+    get(
+        "/api/sessions/{key}/history",
+        "A session's messages, for people",
+        &[(200, "[HistoryMessage]", "messages"), (404, "Problem", "unknown")],
+    ),
+    get(
+        "/api/sessions/{key}/export",
+        "A session as lines of JSON, for POST /api/import",
+        &[(200, "lines", "the session's head, runs and past"), (404, "Problem", "unknown")],
+    ),
+    post(
+        "/api/import",
+        "Take in a session that was exported, whole or not at all",
+        Takes::Needed("lines"),
+        &[
+            (201, "SessionRow", "the session"),
+            (400, "Problem", "a line is not right; the detail names it"),
+            (409, "Problem", "the session or one of its runs exists, or another import is under way"),
+            (413, "Problem", "larger than import_bytes in [limits]"),
+        ],
+    ),
+    post(
+        "/api/sessions/{key}/reset",
+        "Stop a session and empty its history; old turns stay under a boundary",
+        Takes::Optional("REASON"),
+        &[(200, "SessionRow", "the session"), (404, "Problem", "unknown")],
+    ),
+    get(
+        "/api/sessions/{key}/memory",
+        "A session's notes, the newest first; ?query= finds those that are about it, the most relevant first",
+        &[(200, "[NoteRow]", "notes"), (404, "Problem", "unknown")],
+    ),
+    delete(
+        "/api/sessions/{key}/memory/{note}",
+        "Forget a note of a session",
+        &[(204, "none", "deleted"), (404, "Problem", "unknown")],
+    ),
+    get(
+        "/api/agents/{id}/memory",
+        "What an agent knows in all its sessions; ?query= as for a session",
+        &[(200, "[NoteRow]", "notes"), (404, "Problem", "unknown")],
+    ),
+    delete(
+        "/api/agents/{id}/memory/{note}",
+        "Forget a note of an agent",
+        &[(204, "none", "deleted"), (404, "Problem", "unknown")],
+    ),
+    get(
+        "/api/senders",
+        "Of whom in chat networks something is remembered, the newest note first",
+        &[(200, "[SenderRow]", "senders")],
+    ),
+    get(
+        "/api/senders/{sender}/memory",
+        "The notes of who writes in a chat network, as CHANNEL:SENDER; ?query= as for a session",
+        &[(200, "[NoteRow]", "notes"), (404, "Problem", "nothing is remembered of them")],
+    ),
+    delete(
+        "/api/senders/{sender}/memory",
+        "Forget all notes of a sender",
+        &[(200, "NotesForgotten", "how many"), (404, "Problem", "nothing is remembered of them")],
+    ),
+    delete(
+        "/api/senders/{sender}/memory/{note}",
+        "Forget a note of a sender",
+        &[(204, "none", "deleted"), (404, "Problem", "unknown")],
+    ),
+    post(
+        "/api/sessions/{key}/runs",
+        "Send a message",
+        Takes::Needed("SendRequest"),
+        &[
+            (202, "SendAnswer", "accepted"),
+            (200, "SendAnswer|StopAnswer", "a repeat: its state now; or, for a stop text, what was stopped"),
+            (404, "Problem", "there is no such agent"),
+            (409, "Problem", "the idempotency key was used for another message, or the session is busy"),
+            (429, "Problem", "too many wait, or the agent has spent what it may in a day"),
+            (503, "Problem", "held, closing, or the database cannot be written"),
+        ],
+    ),
+    post(
+        "/api/sessions/{key}/stop",
+        "Stop all runs of a session and withdraw its queue",
+        Takes::Optional("StopSessionRequest"),
+        &[(200, "StopAnswer", "what was stopped")],
+    ),
+    get("/api/processes", "The background commands of all sessions", &[(200, "[ProcessRow]", "processes")]),
+    get("/api/sessions/{key}/processes", "A session's background commands", &[(200, "[ProcessRow]", "processes")]),
+    get(
+        "/api/sessions/{key}/processes/{id}",
+        "A background command with what it printed; ?after= reads on",
+        &[(200, "ProcessView", "the process"), (404, "Problem", "unknown")],
+    ),
+    delete(
+        "/api/sessions/{key}/processes/{id}",
+        "End a background command and wait until it is dead; ?force=1 kills at once",
+        &[(200, "ProcessRow", "ended"), (403, "Problem", "not yours"), (404, "Problem", "unknown")],
+    ),
+    get("/api/runs", "Runs, newest first; ?state=active for those that are not over", &[(200, "[RunView]", "runs")]),
+    get("/api/runs/{id}", "One run with its receipt", &[(200, "RunView", "the run"), (404, "Problem", "unknown")]),
+    get(
+        "/api/runs/{id}/events",
+        "A run's events as server-sent events; resume by Last-Event-ID or ?after=",
+        &[(200, "events", "each frame's data is a RunEvent"), (404, "Problem", "unknown")],
+    ),
+    post(
+        "/api/runs/{id}/stop",
+        "Stop a run; ?wait=1 answers with the receipt",
+        Takes::Optional("StopRunRequest"),
+        &[
+            (202, "TicketView", "stopping"),
+            (200, "TicketView", "over, with the receipt"),
+            (403, "Problem", "not yours"),
+            (404, "Problem", "unknown"),
+        ],
+    ),
+    get("/api/approvals", "Calls that wait for a person", &[(200, "[ApprovalRow]", "approvals")]),
+    post(
+        "/api/approvals/{id}",
+        "Allow or deny a call that waits",
+        Takes::Needed("ApprovalAnswer"),
+        &[
+            (200, "ApprovalRow", "answered"),
+            (403, "Problem", "not yours"),
+            (404, "Problem", "unknown"),
+            (409, "Problem", "it was settled before"),
+        ],
+    ),
+    post(
+        "/api/stop",
+        "Stop everything",
+        Takes::Optional("StopAllRequest"),
+        &[(200, "StopAllAnswer", "what was stopped")],
+    ),
+    get("/api/hold", "Whether new runs are held", &[(200, "Hold", "the hold")]),
+    Row {
+        takes: Some(Takes::Optional("HOLD")),
+        ..row("put", "/api/hold", "Hold new runs", &[(200, "Hold", "the hold")])
+    },
+    delete("/api/hold", "Lift the hold", &[(200, "Hold", "the hold")]),
+    get("/api/channels", "The chat networks and how they fare", &[(200, "[ChannelRow]", "channels")]),
+    post(
+        "/api/channels/send",
+        "Say something in a chat in the name of a channel",
+        Takes::Needed("ChannelSend"),
+        &[
+            (200, "ChannelDelivery", "what became of it; look at `delivery`"),
+            (400, "Problem", "it is not said where, or nothing is said"),
+            (404, "Problem", "there is no such channel"),
+            (409, "Problem", "the channel's configuration cannot be used"),
+        ],
+    ),
+    row(
+        "post",
+        "/api/channels/{name}/test",
+        "Ask a network who the account of a channel is",
+        &[(200, "ChannelTest", "what it says; look at `ok`"), (404, "Problem", "unknown")],
+    ),
+    post(
+        "/api/channels/{name}/messages",
+        "Post a message to a channel of signed HTTP; authenticated by its signature alone",
+        Takes::Needed(""),
+        &[
+            (202, "ChannelReceived", "it is kept, and a stop has acted"),
+            (400, "Problem", "it is no message"),
+            (401, "Problem", "it is not signed, wrongly, or not now"),
+            (404, "Problem", "there is no such channel of signed HTTP"),
+            (413, "Problem", "the body is too large"),
+            (503, "Problem", "it is not kept yet, or the daemon is closing: post it again"),
+        ],
+    ),
+    get("/api/backup", "A copy of the whole database, as it is at one moment", &[(200, "database", "a SQLite file")]),
+    get(
+        "/api/audit",
+        "Who did what, when and from where: the oldest first after ?after=",
+        &[(200, "[AuditRow]", "entries")],
+    ),
+    get("/api/tokens", "All tokens, without their secrets", &[(200, "[TokenRow]", "tokens")]),
+    post(
+        "/api/tokens",
+        "Make a token; its secret is shown once",
+        Takes::Needed("TokenRequest"),
+        &[(201, "NewToken", "the token"), (409, "Problem", "the name is taken")],
+    ),
+    delete("/api/tokens/{name}", "Revoke a token", &[(204, "none", "revoked"), (404, "Problem", "unknown")]),
+];
