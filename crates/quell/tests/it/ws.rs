@@ -1,6 +1,7 @@
 //! The WebSocket door, asked by a client that shares no code with it.
 
 mod chat;
+mod contract;
 mod flow;
 mod follow;
 mod handshake;

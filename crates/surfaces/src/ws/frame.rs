@@ -1,5 +1,6 @@
 //! Frames and errors of the gateway protocol.
 
+use quell_protocol::Object;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -33,7 +34,8 @@ enum RequestKind {
 impl Request {
     /// Reads a frame.
     pub(super) fn parse(text: &str) -> Result<Self, Refusal> {
-        serde_json::from_str::<Self>(text)
+        serde_json::from_str::<Object<Self>>(text)
+            .map(|Object(request)| request)
             .map_err(|error| Refusal::invalid(format!("invalid request frame: {error}")))
             .inspect(|request| debug_assert!(matches!(request.kind, RequestKind::Req), "the only kind there is"))
     }
@@ -89,6 +91,11 @@ impl Refusal {
     /// The same with details for programs.
     pub(super) fn with_details(self, details: Value) -> Self {
         Self { details: Some(Box::new(details)), ..self }
+    }
+
+    /// The details for programs.
+    pub(super) fn details(&self) -> Value {
+        self.details.as_deref().cloned().unwrap_or_default()
     }
 
     fn to_json(&self) -> Value {

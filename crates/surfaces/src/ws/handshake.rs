@@ -3,13 +3,17 @@
 use quell_engine::access::{Caller, Credential, Origin};
 use quell_engine::dispatch::Notice;
 use quell_protocol::api::Scope;
-use quell_protocol::{Principal, Surface};
+use quell_protocol::object::optional_object;
+use quell_protocol::{Object, Principal, Surface};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::frame::Refusal;
 use super::{MAX_BUFFERED, MAX_PAYLOAD, TICK, close, methods};
 use crate::door::Door;
+
+/// The scope of those who answer calls that wait for a person.
+pub(super) const APPROVALS: &str = "operator.approvals";
 
 /// The protocol versions that are spoken.
 const SPOKEN: std::ops::RangeInclusive<u64> = 3..=4;
@@ -20,14 +24,14 @@ const SPOKEN: std::ops::RangeInclusive<u64> = 3..=4;
 struct Connect {
     min_protocol: u64,
     max_protocol: u64,
-    client: Client,
+    client: Object<Client>,
     #[serde(default)]
     role: Option<String>,
     #[serde(default)]
     scopes: Option<Vec<String>>,
     #[serde(default)]
     caps: Vec<String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "optional_object")]
     auth: Option<Auth>,
 }
 
@@ -68,6 +72,8 @@ pub(super) struct Peer {
     pub(super) credential: Credential,
     /// The scopes it asked for and got.
     pub(super) granted: Option<Scope>,
+    /// True when it may answer calls that wait for a person.
+    pub(super) approves: bool,
     /// `operator` or `node`.
     pub(super) role: Role,
     /// True when it wants live tool events.
@@ -121,7 +127,7 @@ pub(super) fn connect(
     params: Value,
     connection: &str,
 ) -> Result<(Peer, Value), Failed> {
-    let connect: Connect = serde_json::from_value(params).map_err(|error| {
+    let Object(connect): Object<Connect> = serde_json::from_value(params).map_err(|error| {
         Failed::policy(Refusal::invalid(format!("invalid connect params: {error}")), "invalid connect params")
     })?;
     let protocol = negotiate(&connect)?;
@@ -133,8 +139,10 @@ pub(super) fn connect(
     };
     let (credential, principal, scope) = authenticate(door, shown)?;
     let granted = grant(connect.scopes.as_deref(), scope);
+    let approves = may_approve(connect.scopes.as_deref(), scope);
     let role = if connect.role.as_deref() == Some("node") { Role::Node } else { Role::Operator };
-    let is_terminal = connect.client.mode == "ui" && connect.client.id.contains("tui");
+    let Object(client) = connect.client;
+    let is_terminal = client.mode == "ui" && client.id.contains("tui");
     let surface = if is_page {
         Surface::Page
     } else if is_terminal {
@@ -145,9 +153,12 @@ pub(super) fn connect(
     let caller = Caller { principal, scope: granted.unwrap_or(Scope::Read), surface, origin: Origin::inside() };
     let has_cap = |name: &str| connect.caps.iter().any(|cap| cap == name);
     let (tool_events, run_events) = (has_cap("tool-events"), has_cap("run-events"));
-    let scopes = names(granted, connect.scopes.as_deref());
+    let mut scopes = names(granted, connect.scopes.as_deref());
+    if approves {
+        scopes.push(APPROVALS);
+    }
     let hello = hello(door, connection, protocol, role, &scopes);
-    Ok((Peer { caller, credential, granted, role, tool_events, run_events }, hello))
+    Ok((Peer { caller, credential, granted, approves, role, tool_events, run_events }, hello))
 }
 
 fn negotiate(connect: &Connect) -> Result<u64, Failed> {
@@ -193,6 +204,12 @@ fn grant(asked: Option<&[String]>, token: Scope) -> Option<Scope> {
         _ => None,
     };
     asked.iter().filter_map(level).max().map(|asked| asked.min(token))
+}
+
+/// Answering approvals is a scope of its own, which asking for everything covers.
+fn may_approve(asked: Option<&[String]>, token: Scope) -> bool {
+    let is_asked = |asked: &[String]| asked.iter().any(|scope| matches!(scope.as_str(), APPROVALS | "operator.admin"));
+    token >= Scope::Write && asked.is_none_or(is_asked)
 }
 
 fn names(granted: Option<Scope>, asked: Option<&[String]>) -> Vec<&'static str> {
@@ -264,6 +281,14 @@ mod tests {
         assert_eq!(grant(Some(&asked(&["operator.read"])), Scope::Admin), Some(Scope::Read));
         assert_eq!(grant(Some(&asked(&["operator.pairing"])), Scope::Admin), None);
         assert_eq!(grant(Some(&[]), Scope::Admin), None);
+    }
+
+    #[test]
+    fn approvals_are_a_scope_of_their_own() {
+        assert!(may_approve(Some(&asked(&["operator.read", "operator.approvals"])), Scope::Write));
+        assert!(may_approve(None, Scope::Admin) && may_approve(Some(&asked(&["operator.admin"])), Scope::Admin));
+        assert!(!may_approve(Some(&asked(&["operator.read"])), Scope::Admin), "it has to be asked for");
+        assert!(!may_approve(Some(&asked(&["operator.approvals"])), Scope::Read), "the token has to give it");
     }
 
     #[test]

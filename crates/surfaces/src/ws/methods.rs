@@ -2,8 +2,12 @@
 
 mod approvals;
 mod chat;
+mod commands;
 mod follow;
+mod history;
 mod look;
+mod parameters;
+mod sessions;
 mod stop;
 
 use std::collections::HashSet;
@@ -51,7 +55,6 @@ pub(super) const NAMES: &[&str] = &[
     "sessions.delete",
     "sessions.describe",
     "sessions.list",
-    "sessions.messages.subscribe",
     "sessions.reset",
     "sessions.resolve",
     "sessions.subscribe",
@@ -135,8 +138,14 @@ impl Call<'_> {
                 return Begun::Done;
             }
         };
-        let params = if request.params.is_null() { serde_json::json!({}) } else { request.params };
         let (outbox, id) = (Arc::clone(self.outbox), request.id);
+        let params = match parameters::check(&request.method, request.params) {
+            Ok(params) => params,
+            Err(refusal) => {
+                outbox.answer(&id, &Err(refusal));
+                return Begun::Done;
+            }
+        };
         match self.route(&request.method, params) {
             Route::Done(answer) => outbox.answer(&id, &answer),
             Route::Later(work) => {
@@ -176,28 +185,26 @@ impl Call<'_> {
             "plugin.approval.list" => Route::Done(approvals::plugin_list(self)),
             "approvals.resolve" | "plugin.approval.resolve" => Route::Done(approvals::resolve(self, params)),
             "chat.send" => Route::after(peer.needs(Scope::Write), || chat::send(self, params)),
-            "chat.history" => Route::after(peer.needs(Scope::Read), || chat::history(self, params)),
+            "chat.history" => Route::after(peer.needs(Scope::Read), || history::history(self, params)),
             "agent.wait" if self.pending >= PENDING => {
                 Route::Done(Err(Refusal::unavailable("too many requests of this connection are pending")))
             }
             "agent.wait" => Route::after(peer.needs(Scope::Read), || chat::wait(self, params)),
             "node.event" => Route::Done(chat::node_event(self, &params)),
             "sessions.subscribe" => Route::Done(peer.needs(Scope::Read).map(|()| look::subscribe(self))),
-            "sessions.messages.subscribe" => {
-                Route::Done(peer.needs(Scope::Read).and_then(|()| look::subscribe_messages(self, &params)))
-            }
-            "sessions.list" => Route::after(peer.needs(Scope::Read), || look::sessions(self, params)),
+            "sessions.messages.subscribe" => Route::Done(Err(sessions::no_messages())),
+            "sessions.list" => Route::after(peer.needs(Scope::Read), || sessions::list(self, params)),
             "sessions.describe" | "sessions.resolve" => {
-                Route::after(peer.needs(Scope::Read), || look::session(self, params))
+                Route::after(peer.needs(Scope::Read), || sessions::show(self, params))
             }
-            "sessions.reset" => Route::after(peer.needs(Scope::Write), || look::reset(self, params)),
-            "sessions.delete" => Route::after(peer.needs(Scope::Write), || look::delete(self, params)),
+            "sessions.reset" => Route::after(peer.needs(Scope::Write), || sessions::reset(self, params)),
+            "sessions.delete" => Route::after(peer.needs(Scope::Write), || sessions::delete(self, params)),
             "runs.list" => Route::after(peer.needs(Scope::Read), || look::runs(self, params)),
             "runs.follow" => follow::follow(self, params),
             "runs.unfollow" => follow::unfollow(params),
             "runs.get" => Route::after(peer.needs(Scope::Read), || look::run(self, params)),
             "connect" => Route::Done(Err(Refusal::invalid("already connected"))),
-            other => Route::Done(look::plain(self, other, &params)),
+            other => Route::Done(look::plain(self, other, params)),
         }
     }
 }
@@ -235,7 +242,18 @@ impl Peer {
     }
 }
 
-/// Reads params. Unknown ones are accepted: clients of the gateway send many that Quell has no use for.
+/// A session has one id for as long as it is there: its key.
+fn same_session(method: &str, id: Option<&str>, key: &SessionKey) -> Result<(), Refusal> {
+    match id {
+        Some(id) if id != key.as_str() => {
+            let message = format!("the session {key:?} has the id {key:?}, not {id:?}");
+            Err(Refusal::invalid(message).with_details(parameters::unsupported(method, "sessionId").details()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Reads params, of which [`parameters::check`] has refused those that are not heeded.
 fn params<T: DeserializeOwned>(value: Value) -> Result<T, Refusal> {
     serde_json::from_value(value).map_err(|error| Refusal::invalid(format!("invalid params: {error}")))
 }

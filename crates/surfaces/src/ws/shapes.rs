@@ -4,8 +4,10 @@ use quell_engine::clock::Clock;
 use quell_kernel::turn::REFUSED;
 use quell_protocol::api::{HistoryMessage, RunResult, RunView, SessionRow};
 use quell_protocol::approval::ApprovalRow;
-use quell_protocol::{AgentId, Verdict};
+use quell_protocol::{RunId, Verdict};
 use serde_json::{Value, json};
+
+use super::frame::Refusal;
 
 /// Now, in milliseconds since 1970.
 pub(super) fn now_ms(clock: Clock) -> i64 {
@@ -13,7 +15,7 @@ pub(super) fn now_ms(clock: Clock) -> i64 {
     now.map_or(0, jiff::Timestamp::as_millisecond)
 }
 
-fn ms_of(rfc3339: &str) -> Value {
+pub(super) fn ms_of(rfc3339: &str) -> Value {
     let parsed: Result<jiff::Timestamp, _> = rfc3339.parse();
     parsed.map_or(Value::Null, |at| json!(at.as_millisecond()))
 }
@@ -61,8 +63,57 @@ pub(super) fn approval(row: &ApprovalRow) -> Value {
     })
 }
 
+/// Where a row stands in a transcript: the number of its turn, and its place there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Place {
+    pub(super) turn: i64,
+    pub(super) index: usize,
+}
+
+/// Rows of one turn that have numbers of their own.
+const TURN_ROWS: i64 = 1_000_000;
+
+impl Place {
+    /// Reads what [`std::fmt::Display`] writes.
+    pub(super) fn parse(text: &str) -> Result<Self, Refusal> {
+        let read = text
+            .split_once('.')
+            .and_then(|(turn, index)| Some(Self { turn: turn.parse().ok()?, index: index.parse().ok()? }));
+        read.filter(|place| place.turn >= 0)
+            .ok_or_else(|| Refusal::invalid("cursor must be a nextCursor of chat.history"))
+    }
+
+    /// The number that the turns after this place's own have at least.
+    pub(super) fn turn_and_later(self) -> i64 {
+        self.turn.saturating_add(1)
+    }
+
+    /// A number that rises with the places. A turn with a million rows would have some twice.
+    fn seq(self) -> i64 {
+        let index = i64::try_from(self.index).unwrap_or(i64::MAX).min(TURN_ROWS - 1);
+        self.turn.saturating_mul(TURN_ROWS).saturating_add(index)
+    }
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{}", self.turn, self.index)
+    }
+}
+
+fn row_id(run: &RunId, place: Place) -> Value {
+    json!({"id": format!("{run}:{}", place.index), "seq": place.seq(), "runId": run})
+}
+
+/// What people said to a run whose turn is not in the history yet, as a history row.
+pub(super) fn said(run: &RunView, place: Place) -> Value {
+    let content = json!([{"type": "text", "text": run.text}]);
+    let at = run.started_at.as_deref().unwrap_or(&run.accepted_at);
+    json!({"role": "user", "content": content, "timestamp": ms_of(at), "__openclaw": row_id(&run.run_id, place)})
+}
+
 /// One history row.
-pub(super) fn message(message: &HistoryMessage, seq: usize) -> Value {
+pub(super) fn message(message: &HistoryMessage, place: Place) -> Value {
     let role = if message.role == "tool" { "toolResult" } else { message.role.as_str() };
     let mut content = Vec::new();
     if !message.text.is_empty() {
@@ -75,13 +126,16 @@ pub(super) fn message(message: &HistoryMessage, seq: usize) -> Value {
         "role": role,
         "content": content,
         "timestamp": ms_of(&message.at),
-        "__openclaw": {"id": format!("{}:{seq}", message.run_id.as_ref().map_or("reset", |id| id.as_str())), "seq": seq, "runId": message.run_id},
+        "__openclaw": message.run_id.as_ref().map(|run| row_id(run, place)),
     });
     if let Some(id) = &message.call_id {
         row["toolCallId"] = json!(id);
     }
     if message.partial {
         row["partial"] = json!(true);
+    }
+    if message.partial || message.kept {
+        row["openclawAbort"] = json!({"aborted": true, "origin": "rpc", "runId": message.run_id});
     }
     row
 }
@@ -118,10 +172,10 @@ pub(super) fn defaults(model: &str) -> Value {
     json!({"modelProvider": provider, "model": name, "contextTokens": null})
 }
 
-/// Model ids of the configured agents.
-pub(super) fn model(model: &str, agent: &AgentId) -> Value {
+/// A model that agents work with.
+pub(super) fn model(model: &str) -> Value {
     let (provider, name) = model.split_once('/').unwrap_or(("", model));
-    json!({"id": name, "name": name, "provider": provider, "agentId": agent})
+    json!({"id": name, "name": name, "provider": provider})
 }
 
 /// How a run that is over stands in `agent.wait` and in a repeated `chat.send`.

@@ -19,7 +19,7 @@ async fn hello_has_all_that_clients_need() {
     assert_eq!(hello["policy"], want);
     assert_eq!(
         hello["auth"],
-        json!({"role": "operator", "scopes": ["operator.read", "operator.write", "operator.admin"]})
+        json!({"role": "operator", "scopes": ["operator.read", "operator.write", "operator.admin", "operator.approvals"]})
     );
     assert_eq!(hello["snapshot"]["presence"], json!([]));
     assert_eq!(hello["snapshot"]["stateVersion"], json!({"presence": 0, "health": 0}));
@@ -147,7 +147,7 @@ async fn silence_ends_it() {
 
 #[rstest]
 #[case::less(json!(["operator.read"]), "write", json!(["operator.read"]))]
-#[case::more(json!(["operator.admin"]), "write", json!(["operator.read", "operator.write"]))]
+#[case::more(json!(["operator.admin"]), "write", json!(["operator.read", "operator.write", "operator.approvals"]))]
 #[case::none(json!([]), "admin", json!([]))]
 #[case::foreign(json!(["operator.pairing"]), "admin", json!([]))]
 #[tokio::test(flavor = "multi_thread")]

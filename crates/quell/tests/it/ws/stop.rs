@@ -52,8 +52,8 @@ async fn an_abort_needs_the_scope() {
             json!({"code": "MISSING_SCOPE", "missingScope": "operator.write", "requiredScopes": ["operator.write"]});
         assert_eq!((&error["code"], &error["details"]), (&json!("FORBIDDEN"), &want));
     }
-    for method in ["stop.all", "hold.set"] {
-        let error = client.refused(method, json!({"held": true})).await;
+    for (method, params) in [("stop.all", json!({"hold": true})), ("hold.set", json!({"held": true}))] {
+        let error = client.refused(method, params).await;
         assert_eq!(error["details"]["missingScope"], "operator.admin");
     }
     let view = house.http.get(&format!("/api/runs/{run}")).await.expect_status(200);

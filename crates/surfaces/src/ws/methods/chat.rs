@@ -1,4 +1,4 @@
-//! `chat.send`, `chat.history`, `agent.wait`, `node.event`.
+//! `chat.send`, `agent.wait`, `node.event`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::super::frame::Refusal;
 use super::super::outbox::Weight;
 use super::super::shapes;
-use super::{Answer, Call, params};
+use super::{Answer, Call, commands, params, same_session};
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -26,15 +26,13 @@ struct Send {
     agent_id: Option<AgentId>,
     queue_mode: Option<String>,
     timeout_ms: Option<u64>,
+    session_id: Option<String>,
     #[serde(default)]
     suppress_command_interpretation: bool,
 }
 
 /// Default timeout of `agent.wait` (research: openclaw.md 1.8).
 const WAIT: Duration = Duration::from_secs(30);
-/// Rows of `chat.history` when the client does not say, and the most (research: openclaw.md 1.7).
-const HISTORY: usize = 200;
-const HISTORY_MOST: usize = 1000;
 
 impl From<StoreError> for Refusal {
     fn from(error: StoreError) -> Self {
@@ -70,7 +68,18 @@ pub(super) fn send(call: &Call<'_>, value: Value) -> impl Future<Output = Answer
     let (door, peer, outbox) = (call.door.clone(), call.peer.clone(), Arc::clone(call.outbox));
     async move {
         let send: Send = params(value)?;
+        same_session("chat.send", send.session_id.as_deref(), &send.session_key)?;
         let (text, key) = (clean(&send.message)?, send.idempotency_key.clone());
+        if !send.suppress_command_interpretation
+            && let Some(command) = commands::of(&text)?
+        {
+            let said = commands::obey(&door, &peer, &send.session_key, command).await?;
+            let message = shapes::assistant(&said);
+            let payload =
+                json!({"runId": key, "sessionKey": send.session_key, "seq": 1, "state": "final", "message": message});
+            outbox.event("chat", &payload, Weight::Fact);
+            return Ok(json!({"runId": key, "sessionKey": send.session_key, "status": "ok"}));
+        }
         let submission = Submission {
             session: send.session_key,
             text,
@@ -128,62 +137,6 @@ fn clean(text: &str) -> Result<String, Refusal> {
         return Err(Refusal::invalid("the message holds a NUL character"));
     }
     Ok(text.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect())
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct History {
-    session_key: SessionKey,
-    limit: Option<usize>,
-    cursor: Option<String>,
-}
-
-pub(super) fn history(call: &Call<'_>, value: Value) -> impl Future<Output = Answer> + use<> {
-    let door = call.door.clone();
-    async move {
-        let asked: History = params(value)?;
-        let engine = door.engine();
-        let limit = asked.limit.unwrap_or(HISTORY).clamp(1, HISTORY_MOST);
-        let page = engine.history(&asked.session_key, limit, asked.cursor).await?;
-        let skip = page.messages.len().saturating_sub(limit);
-        let rows: Vec<Value> = page
-            .messages
-            .iter()
-            .enumerate()
-            .skip(skip)
-            .map(|(seq, message)| shapes::message(message, seq + 1))
-            .collect();
-        let agents = engine.agents();
-        let model = agents.iter().find(|agent| agent.default).map_or("", |agent| agent.model.as_str());
-        let session = engine.session(&asked.session_key).await?;
-        let active = engine.active_runs_of(&asked.session_key);
-        let last = match active.first() {
-            Some(run) => Some(run.clone()),
-            None => super::look::last_run(&door, &asked.session_key).await?,
-        };
-        let queued: Vec<Value> = active
-            .iter()
-            .filter(|run| run.state == "queued")
-            .map(|run| json!({"runId": run.run_id, "text": run.text, "acceptedAt": run.accepted_at}))
-            .collect();
-        let in_flight = active.iter().find(|run| run.state == "running").map(|run| {
-            let text = engine.live(&run.run_id).map(|cell| cell.streaming_text()).unwrap_or_default();
-            json!({"runId": run.run_id, "text": text, "sessionAbortable": true})
-        });
-        Ok(json!({
-            "sessionKey": asked.session_key,
-            "sessionId": asked.session_key,
-            "messages": rows,
-            "pendingInputs": {"items": queued, "total": queued.len()},
-            "defaults": shapes::defaults(model),
-            "sessionInfo": session.as_ref().map(|row| shapes::session(row, last.as_ref())),
-            "thinkingLevel": "off",
-            "fastMode": false,
-            "verboseLevel": "off",
-            "inFlightRun": in_flight,
-            "nextCursor": page.before,
-        }))
-    }
 }
 
 #[derive(Debug, Deserialize)]

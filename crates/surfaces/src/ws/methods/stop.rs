@@ -2,7 +2,7 @@
 
 use quell_engine::dispatch::{Stop, stop_answer};
 use quell_kernel::Push;
-use quell_kernel::registry::{StopAsk, StopScope};
+use quell_kernel::registry::{Background, Queued, StopAsk, StopScope};
 use quell_protocol::api::StopAnswer;
 use quell_protocol::{RunId, SessionKey, StopReason};
 use serde::Deserialize;
@@ -12,7 +12,7 @@ use super::super::frame::Refusal;
 use super::{Answer, Call, params};
 
 /// Row A9, word for word.
-const MISSING: &str = "missing runId or sessionKey";
+pub(super) const MISSING: &str = "missing runId or sessionKey";
 
 fn ask(call: &Call<'_>, force: bool, reason: Option<&str>) -> StopAsk {
     let push = if force { Push::Forced } else { Push::Gentle };
@@ -76,6 +76,7 @@ struct SessionsAbort {
     key: Option<SessionKey>,
     session_key: Option<SessionKey>,
     run_id: Option<RunId>,
+    clear_queued: Option<bool>,
 }
 
 /// Here too a malformed `runId` does not mean the session.
@@ -87,6 +88,9 @@ pub(super) fn sessions_abort(call: &Call<'_>, value: &Value) -> Answer {
     let key = asked.key.or(asked.session_key);
     let scope = match (asked.run_id, key) {
         (Some(id), session) => StopScope::Run { id, session },
+        (None, Some(key)) if asked.clear_queued == Some(false) => {
+            StopScope::Session { key, queued: Queued::Keep, background: Background::Stop }
+        }
         (None, Some(key)) => StopScope::whole_session(key),
         (None, None) => return Err(Refusal::invalid("missing key or runId")),
     };

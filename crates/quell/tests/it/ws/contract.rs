@@ -1,0 +1,403 @@
+//! What the gateway protocol promises of its parameters: each is heeded, or refused by its name.
+
+use quell_testkit::Behaviour;
+use quell_testkit::model::Stream;
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use super::{Client, message};
+use crate::doors::House;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_array_is_no_frame_and_no_params() {
+    let house = House::open().await;
+    let run = house.streaming_run("s").await;
+    let mut client = Client::operator(&house, &house.token).await;
+    client.text(r#"["req", "a1", "stop.all", {}, null, null]"#).await;
+    assert_eq!(client.answer("").await["error"]["code"], "INVALID_REQUEST");
+    for (method, params) in [
+        ("stop.all", json!([true, true])),
+        ("hold.set", json!([true])),
+        ("runs.stop", json!([run])),
+        ("sessions.abort", json!(["s"])),
+        ("chat.abort", json!(["s"])),
+        ("sessions.reset", json!(["s"])),
+        ("sessions.delete", json!(["s"])),
+        ("chat.send", json!(["s", "x", "k"])),
+        ("sessions.list", json!([])),
+        ("health", json!([1])),
+        ("agents.list", json!("x")),
+    ] {
+        let error = client.refused(method, params.clone()).await;
+        assert_eq!(error["code"], "INVALID_REQUEST", "{method} {params}: {error}");
+    }
+    let view = house.http.get(&format!("/api/runs/{run}")).await.expect_status(200);
+    assert_eq!(view["state"], "running", "nothing was stopped");
+    assert_eq!(client.call("hold.get", json!({})).await["held"], false);
+    let mut other = Client::dial(&house).await;
+    let hello = other.connect(&house.token, json!({"client": ["test", "1", "linux", "test"]})).await;
+    assert_eq!(hello["ok"], false, "{hello}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attachments_are_refused_by_name() {
+    let house = House::open().await;
+    let mut client = Client::operator(&house, &house.token).await;
+    let mut params = message("s", "what is this?", "k");
+    params["attachments"] = json!([{"type": "image", "mimeType": "image/png", "content": "aGVsbG8="}]);
+    let error = client.refused("chat.send", params).await;
+    assert_eq!(
+        (&error["code"], &error["message"]),
+        (&json!("INVALID_REQUEST"), &json!("attachments are not supported yet"))
+    );
+    assert_eq!(error["details"], json!({"code": "UNSUPPORTED_PARAMETER", "parameter": "attachments"}));
+    assert!(house.model.seen().is_empty(), "nothing was sent");
+    house.model.script(Behaviour::text("done"));
+    let mut none = message("s", "x", "k");
+    none["attachments"] = json!([]);
+    assert_eq!(client.call("chat.send", none).await["status"], "started");
+}
+
+#[rstest]
+#[case("chat.send", json!({"sessionKey": "s", "message": "x", "idempotencyKey": "k"}),
+    &["thinking", "fastMode", "deliver", "originatingChannel", "replyToId", "toolBindings", "intent", "mentions",
+      "expectedLeafEntryId", "workContext", "atachments"])]
+#[case("chat.history", json!({"sessionKey": "s"}), &["maxChars", "messageId", "inputRunIds", "pendingBefore", "before"])]
+#[case("chat.abort", json!({"sessionKey": "s"}), &["runid", "keepQueued"])]
+#[case("sessions.abort", json!({"key": "s"}), &["runid"])]
+#[case("sessions.list", json!({}), &["ownerId", "involvingMe", "boardFace", "serach"])]
+#[case("sessions.describe", json!({"key": "s"}), &["agent"])]
+#[case("sessions.resolve", json!({"key": "s"}), &["shortId", "slugHint"])]
+#[case("sessions.subscribe", json!({}), &["key"])]
+#[case("sessions.reset", json!({"key": "s"}), &["keepBackground"])]
+#[case("sessions.delete", json!({"key": "s"}), &["archivedOnly", "expectedLifecycleRevision"])]
+#[case("agents.list", json!({}), &["agentId"])]
+#[case("models.list", json!({}), &["preparedOnly", "refresh"])]
+#[case("commands.list", json!({}), &["search"])]
+#[case("question.list", json!({}), &["sessionKey"])]
+#[case("plugin.approval.list", json!({}), &["limit"])]
+#[case("plugin.approval.resolve", json!({"id": "none", "decision": "deny"}), &["reviewer"])]
+#[case("approvals.resolve", json!({"id": "none", "decision": "deny"}), &["reason"])]
+#[case("approvals.list", json!({}), &["limit"])]
+#[case("agent.wait", json!({"runId": "none"}), &["timeout"])]
+#[case("node.event", json!({"event": "chat.subscribe", "payload": {"sessionKey": "s"}}), &["key"])]
+#[case("runs.list", json!({}), &["search"])]
+#[case("runs.get", json!({"runId": "none"}), &["wait"])]
+#[case("runs.stop", json!({"runId": "none"}), &["forced"])]
+#[case("runs.follow", json!({"runId": "none"}), &["before"])]
+#[case("runs.unfollow", json!({"runId": "none"}), &["after"])]
+#[case("stop.all", json!({}), &["held"])]
+#[case("hold.get", json!({}), &["held"])]
+#[case("hold.set", json!({"held": false}), &["force"])]
+#[case("health", json!({}), &["verbose"])]
+#[case("status", json!({}), &["verbose"])]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_parameter_that_is_not_heeded_is_refused_by_name(
+    #[case] method: &str,
+    #[case] params: Value,
+    #[case] names: &[&str],
+) {
+    let house = House::open().await;
+    let mut client = Client::operator(&house, &house.token).await;
+    for name in names {
+        let mut more = params.clone();
+        more[*name] = json!("x");
+        let error = client.refused(method, more).await;
+        assert_eq!(error["code"], "INVALID_REQUEST", "{method} {name}: {error}");
+        assert_eq!(error["details"], json!({"code": "UNSUPPORTED_PARAMETER", "parameter": name}), "{method}: {error}");
+        assert!(error["message"].as_str().unwrap().contains(name), "{method}: {error}");
+    }
+    assert!(house.model.seen().is_empty(), "nothing was sent");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_terminal_client_sends_is_taken() {
+    let house = House::open().await;
+    house.model.script(Behaviour::text("done")).script(Behaviour::silent_mid_stream("begun"));
+    let mut client = Client::operator(&house, &house.token).await;
+    let send = |key: &str| {
+        json!({"sessionKey": "s", "sessionId": "s", "message": "x", "deliver": false, "idempotencyKey": key, "thinking": null,
+               "fastMode": false})
+    };
+    client.call("chat.send", send("k1")).await;
+    client.chat("k1", "final").await;
+    client.call("chat.history", json!({"sessionKey": "s", "limit": 200})).await;
+    client.call("commands.list", json!({"agentId": "main", "scope": "text", "includeArgs": false})).await;
+    assert_eq!(client.call("sessions.list", json!({"agentId": "main", "limit": 1})).await["count"], 1);
+    client.call("sessions.resolve", json!({"key": "s", "includeGlobal": true, "includeUnknown": true})).await;
+    client.call("chat.send", send("k2")).await;
+    client.chat("k2", "delta").await;
+    let stopped = client.call("chat.abort", json!({"sessionKey": "s", "preserveSideRuns": true})).await;
+    assert_eq!(stopped["runIds"], json!(["k2"]));
+    let other = client
+        .refused("chat.send", json!({"sessionKey": "s", "sessionId": "t", "message": "x", "idempotencyKey": "k3"}));
+    assert_eq!(other.await["details"]["parameter"], "sessionId");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_is_aborted_with_its_queue_unless_it_is_kept() {
+    let house = House::open().await;
+    let (run, later) = (house.streaming_run("s").await, house.send("s", "later").await);
+    let mut client = Client::operator(&house, &house.token).await;
+    house.model.script(Behaviour::silent_mid_stream("next"));
+    let kept = client.call("sessions.abort", json!({"key": "s", "clearQueued": false})).await;
+    assert_eq!((&kept["runIds"], kept.get("withdrawn")), (&json!([run]), None));
+    client.chat(&later, "delta").await;
+    let last = house.send("s", "last").await;
+    let all = client.call("sessions.abort", json!({"key": "s", "clearQueued": true})).await;
+    assert_eq!(all["withdrawn"][0]["runId"], last);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_sends_nothing_is_not_subscribed_to() {
+    let house = House::open().await;
+    let mut client = Client::dial(&house).await;
+    let hello = client.connect(&house.token, json!({})).await;
+    let methods = hello["payload"]["features"]["methods"].as_array().unwrap().clone();
+    assert!(!methods.contains(&json!("sessions.messages.subscribe")), "{methods:?}");
+    let error = client.refused("sessions.messages.subscribe", json!({"key": "s"})).await;
+    assert_eq!((&error["code"], &error["details"]["code"]), (&json!("INVALID_REQUEST"), &json!("UNSUPPORTED_METHOD")));
+    assert!(error["message"].as_str().unwrap().contains("session.message"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_model_is_listed_once() {
+    let house = House::open().await;
+    let mut client = Client::operator(&house, &house.token).await;
+    assert_eq!(
+        client.call("agents.list", json!({})).await["agents"].as_array().unwrap().len(),
+        2,
+        "two agents, one model"
+    );
+    let models = client.call("models.list", json!({})).await["models"].clone();
+    assert_eq!(models, json!([{"id": "model", "name": "model", "provider": "scripted"}]));
+    let of_one = client.call("models.list", json!({"agentId": "team/writer", "view": "configured"})).await;
+    assert_eq!(of_one["models"], models);
+    assert_eq!(
+        client.refused("models.list", json!({"agentId": "nobody"})).await["details"]["code"],
+        "UNKNOWN_AGENT_ID"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn operator_approvals_is_a_known_scope() {
+    let house = House::open().await;
+    let mut client = Client::dial(&house).await;
+    let hello = client.connect(&house.token, json!({"scopes": ["operator.read", "operator.approvals"]})).await;
+    assert_eq!(hello["payload"]["auth"]["scopes"], json!(["operator.read", "operator.approvals"]));
+    assert_eq!(client.call("approvals.list", json!({})).await["approvals"], json!([]));
+    let unknown = client.refused("approvals.resolve", json!({"id": "none", "decision": "deny"})).await;
+    assert_eq!(unknown["details"]["code"], "APPROVAL_NOT_FOUND", "it may answer: {unknown}");
+    assert_eq!(client.refused("chat.send", message("s", "x", "k")).await["code"], "FORBIDDEN", "and nothing else");
+    let reader = house.token("reader", "read").await;
+    let mut client = Client::dial(&house).await;
+    let hello = client.connect(&reader, json!({"scopes": ["operator.read", "operator.approvals"]})).await;
+    assert_eq!(hello["payload"]["auth"]["scopes"], json!(["operator.read"]), "a token gives what it has");
+    let error = client.refused("approvals.resolve", json!({"id": "none", "decision": "deny"})).await;
+    assert_eq!(error["details"]["missingScope"], "operator.approvals");
+}
+
+#[rstest]
+#[case("/compact")]
+#[case("/queue collect")]
+#[case("/btw what is the time?")]
+#[case("/goal ship it")]
+#[case("/Compact")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_that_is_not_known_here_is_no_prompt(#[case] text: &str) {
+    let house = House::open().await;
+    let mut client = Client::operator(&house, &house.token).await;
+    let error = client.refused("chat.send", message("s", text, "k")).await;
+    let name = text.split(' ').next().unwrap().to_lowercase();
+    assert_eq!(error["details"], json!({"code": "UNSUPPORTED_COMMAND", "command": name}), "{error}");
+    assert!(house.model.seen().is_empty(), "nothing was sent");
+    assert_eq!(client.call("sessions.list", json!({})).await["count"], 0, "and no session was made");
+    house.model.script(Behaviour::text("done"));
+    let mut literal = message("s", text, "k");
+    literal["suppressCommandInterpretation"] = json!(true);
+    client.call("chat.send", literal).await;
+    client.chat("k", "final").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_path_is_no_command() {
+    let house = House::open().await;
+    house.model.script(Behaviour::text("done"));
+    let mut client = Client::operator(&house, &house.token).await;
+    client.call("chat.send", message("s", "/queues are long in /etc, why?", "k")).await;
+    assert_eq!(client.chat("k", "final").await["message"]["content"][0]["text"], "done");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn status_and_help_are_answered_without_a_model() {
+    let house = House::open().await;
+    let run = house.streaming_run("s").await;
+    let mut client = Client::operator(&house, &house.token).await;
+    let sent = client.call("chat.send", message("s", "/status", "k1")).await;
+    assert_eq!((&sent["runId"], &sent["status"]), (&json!("k1"), &json!("ok")));
+    let said = client.chat("k1", "final").await["message"]["content"][0]["text"].as_str().unwrap().to_owned();
+    assert!(said.starts_with("Working since") && said.contains("scripted/model"), "{said}");
+    client.call("chat.send", message("s", "/help", "k2")).await;
+    let help = client.chat("k2", "final").await["message"]["content"][0]["text"].as_str().unwrap().to_owned();
+    assert!(help.contains("/stop") && help.contains("/status"), "{help}");
+    assert_eq!(house.model.seen().len(), 1, "the model was not asked");
+    let names: Vec<Value> = client.call("commands.list", json!({})).await["commands"].as_array().unwrap().clone();
+    let names: Vec<&str> = names.iter().map(|command| command["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["stop", "status", "help", "new"]);
+    let reset = client.call("chat.send", message("s", "/new", "k3")).await;
+    assert_eq!(reset["status"], "ok");
+    house.ended(&run).await;
+    let history = client.call("chat.history", json!({"sessionKey": "s"})).await;
+    assert_eq!(history["messages"], json!([]), "a new conversation began");
+}
+
+/// A run whose model first calls a tool: four rows of history.
+async fn run_with_a_call(house: &House, session: &str, text: &str) {
+    house.model.script(Behaviour::tool_call("c1", "list_files", &json!({"path": "."}))).script(Behaviour::text(text));
+    let run = house.send(session, text).await;
+    house.forgotten(&run).await;
+}
+
+fn ids(rows: &[Value]) -> Vec<String> {
+    rows.iter().map(|row| row["__openclaw"]["id"].as_str().unwrap().to_owned()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn history_in_pages_is_the_history_as_a_whole() {
+    let house = House::open().await;
+    for text in ["one", "two", "three"] {
+        run_with_a_call(&house, "s", text).await;
+    }
+    let mut client = Client::operator(&house, &house.token).await;
+    let whole = client.call("chat.history", json!({"sessionKey": "s"})).await;
+    let whole = whole["messages"].as_array().unwrap().clone();
+    assert_eq!(whole.len(), 12);
+    let seqs: Vec<u64> = whole.iter().map(|row| row["__openclaw"]["seq"].as_u64().unwrap()).collect();
+    assert!(seqs.is_sorted_by(|one, next| one < next), "numbers rise with the transcript: {seqs:?}");
+    for limit in [1, 2, 3, 5, 7, 12, 13] {
+        let (mut rows, mut cursor) = (Vec::new(), Value::Null);
+        loop {
+            let page = client.call("chat.history", json!({"sessionKey": "s", "limit": limit, "cursor": cursor})).await;
+            let mut page_rows = page["messages"].as_array().unwrap().clone();
+            assert!(page_rows.len() <= limit, "at most {limit}: {}", page_rows.len());
+            page_rows.append(&mut rows);
+            rows = page_rows;
+            cursor = page["nextCursor"].clone();
+            if cursor.is_null() {
+                break;
+            }
+        }
+        assert_eq!(rows, whole, "pages of {limit}");
+        let mut rows: Vec<Value> = Vec::new();
+        while rows.len() < whole.len() {
+            let params = json!({"sessionKey": "s", "limit": limit, "offset": rows.len()});
+            let mut page = client.call("chat.history", params).await["messages"].as_array().unwrap().clone();
+            assert!(!page.is_empty() && page.len() <= limit);
+            page.append(&mut rows);
+            rows = page;
+        }
+        assert_eq!(ids(&rows), ids(&whole), "offsets with {limit}");
+    }
+    let beyond = client.call("chat.history", json!({"sessionKey": "s", "offset": 12})).await;
+    assert_eq!((&beyond["messages"], &beyond["nextCursor"]), (&json!([]), &Value::Null));
+    for bad in [json!({"limit": 0}), json!({"limit": 1001}), json!({"offset": -1}), json!({"cursor": "none"})] {
+        let mut params = bad.clone();
+        params["sessionKey"] = json!("s");
+        assert_eq!(client.refused("chat.history", params).await["code"], "INVALID_REQUEST", "{bad}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn history_begins_at_the_last_reset() {
+    let house = House::open().await;
+    house.finished_run("s").await;
+    let _ = house.http.post("/api/sessions/s/reset", &json!({})).await.expect_status(200);
+    let mut client = Client::operator(&house, &house.token).await;
+    let empty = client.call("chat.history", json!({"sessionKey": "s"})).await;
+    assert_eq!((&empty["messages"], &empty["nextCursor"]), (&json!([]), &Value::Null));
+    house.model.script(Behaviour::text("anew"));
+    let run = house.send("s", "after").await;
+    house.forgotten(&run).await;
+    for params in [json!({"sessionKey": "s"}), json!({"sessionKey": "s", "limit": 2})] {
+        let history = client.call("chat.history", params).await;
+        let texts: Vec<&Value> =
+            history["messages"].as_array().unwrap().iter().map(|row| &row["content"][0]["text"]).collect();
+        assert_eq!(texts, ["after", "anew"]);
+        assert_eq!(history["nextCursor"], Value::Null, "there is nothing before a reset");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_note_for_the_model_is_not_shown_to_people() {
+    let house = House::open().await;
+    let run = house.streaming_run("s").await;
+    let mut client = Client::operator(&house, &house.token).await;
+    client.call("chat.abort", json!({"sessionKey": "s"})).await;
+    house.forgotten(&run).await;
+    let notes = house.http.get("/api/sessions/s/history").await.expect_status(200);
+    assert!(notes["items"].as_array().unwrap().iter().any(|row| row["role"] == "note"), "there is one: {notes}");
+    let history = client.call("chat.history", json!({"sessionKey": "s"})).await;
+    let rows = history["messages"].as_array().unwrap();
+    let roles: Vec<&Value> = rows.iter().map(|row| &row["role"]).collect();
+    assert_eq!(roles, ["user", "assistant"], "{rows:#?}");
+    assert_eq!(rows[1]["openclawAbort"]["aborted"], true, "{rows:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_is_in_the_history_while_its_run_works() {
+    let house = House::open().await;
+    house.finished_run("s").await;
+    house
+        .model
+        .script(Behaviour::tool_call("c1", "list_files", &json!({"path": "."})))
+        .script(Stream::new().text("begun").wait_for("go").text(" and done"));
+    let run = house.send("s", "now this").await;
+    house.http.events(&run, 0).await.until("text.delta").await;
+    let mut client = Client::operator(&house, &house.token).await;
+    let during = client.call("chat.history", json!({"sessionKey": "s"})).await;
+    let rows = during["messages"].as_array().unwrap().clone();
+    let roles: Vec<&str> = rows.iter().map(|row| row["role"].as_str().unwrap()).collect();
+    assert_eq!(roles[..3], ["user", "assistant", "user"], "{rows:#?}");
+    assert_eq!(rows[2]["content"][0]["text"], "now this");
+    assert_eq!((&during["inFlightRun"]["runId"], &during["inFlightRun"]["text"]), (&json!(run), &json!("begun")));
+    house.model.open_gate("go");
+    house.forgotten(&run).await;
+    let after = client.call("chat.history", json!({"sessionKey": "s"})).await;
+    let after = after["messages"].as_array().unwrap();
+    assert_eq!(ids(&after[..rows.len()]), ids(&rows), "rows keep their ids when the run is over");
+    assert_eq!(after.len(), 6);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_list_of_sessions_heeds_its_filters() {
+    let house = House::open().await;
+    for key in ["alpha", "beta", "gamma"] {
+        house.finished_run(key).await;
+    }
+    house.model.script(Behaviour::text("wrote"));
+    let run = house.post_run("delta", &json!({"text": "say wrote", "agent": "team/writer"})).await.expect_status(202);
+    house.forgotten(run["runId"].as_str().unwrap()).await;
+    let mut client = Client::operator(&house, &house.token).await;
+    let mut keys = async |params: Value| -> Vec<String> {
+        let list = client.call("sessions.list", params).await;
+        let rows = list["sessions"].as_array().unwrap().clone();
+        assert_eq!(list["count"], rows.len());
+        rows.iter().map(|row| row["key"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(keys(json!({})).await, ["delta", "gamma", "beta", "alpha"]);
+    assert_eq!(keys(json!({"limit": 2, "offset": 1})).await, ["gamma", "beta"]);
+    assert_eq!(keys(json!({"agentId": "team/writer"})).await, ["delta"]);
+    assert_eq!(keys(json!({"agentId": "main", "limit": 2})).await, ["gamma", "beta"]);
+    assert_eq!(keys(json!({"search": "et"})).await, ["beta"]);
+    assert_eq!(keys(json!({"activeMinutes": 60, "sortBy": "updatedAt"})).await.len(), 4);
+    assert_eq!(keys(json!({"archived": true})).await, Vec::<String>::new(), "none is archived");
+    assert_eq!(keys(json!({"archived": false, "includeGlobal": true, "includeUnknown": true})).await.len(), 4);
+    assert_eq!(keys(json!({"label": "x"})).await, Vec::<String>::new(), "none has a label");
+    let bad = [json!({"limit": 0}), json!({"sortBy": "name"}), json!({"offset": "x"}), json!({"activeMinutes": 0})];
+    for params in bad {
+        assert_eq!(client.refused("sessions.list", params.clone()).await["code"], "INVALID_REQUEST", "{params}");
+    }
+    let params = json!({"search": "alpha", "includeDerivedTitles": true, "includeLastMessage": true});
+    let row = client.call("sessions.list", params).await["sessions"][0].clone();
+    assert_eq!((&row["derivedTitle"], &row["lastMessagePreview"]), (&json!("say done"), &json!("done")));
+}
