@@ -16,6 +16,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub(super) enum Step {
     /// Sends these bytes.
     Send(Vec<u8>),
+    /// Sends these bytes again and again until the client leaves.
+    Flood(Vec<u8>),
     /// Waits until the test opens the gate.
     Gate,
     /// Closes the connection.
@@ -94,6 +96,7 @@ impl Facts {
                     let _ = socket.write_all(&bytes).await;
                     let _ = socket.flush().await;
                 }
+                Step::Flood(bytes) => while socket.write_all(&bytes).await.is_ok() {},
                 Step::Gate => {
                     let _ = self.gate.subscribe().wait_for(|open| *open).await;
                 }

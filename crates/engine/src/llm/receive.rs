@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use reqwest::Response;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::ModelSink;
 use super::answer::{Bad, Partial, Taken};
@@ -17,6 +17,24 @@ use crate::scope::{Cancelled, Point};
 /// and some servers send neither and keep the connection open.
 const TAIL_WAIT: Duration = Duration::from_secs(5);
 
+/// How long an answer may go on without saying anything. Comments and white space keep a connection open and say nothing.
+struct Quiet {
+    since: Instant,
+    /// True before the first event.
+    untold: bool,
+}
+
+impl Quiet {
+    fn new() -> Self {
+        Self { since: Instant::now(), untold: true }
+    }
+
+    /// Something was said.
+    fn end(&mut self) {
+        *self = Self { since: Instant::now(), untold: false };
+    }
+}
+
 impl Exchange<'_> {
     /// Reads a stream to its end mark. Complete means: the model said why it stopped, or the server said that it is done.
     pub(super) async fn receive(
@@ -25,9 +43,9 @@ impl Exchange<'_> {
         partial: &mut Partial,
         sink: &mut dyn ModelSink,
     ) -> Result<(), Failure> {
-        let mut decoder = Decoder::default();
+        let (mut decoder, mut quiet) = (Decoder::default(), Quiet::new());
         loop {
-            let chunk = match self.next(&mut response, partial).await? {
+            let chunk = match self.next(&mut response, partial, &quiet).await? {
                 Ok(Some(chunk)) => chunk,
                 Ok(None) => return self.end(decoder, partial, sink),
                 // The model had said why it stopped: the answer is whole, however its connection ends.
@@ -43,6 +61,7 @@ impl Exchange<'_> {
                 if self.take(&event, partial, sink).map_err(|bad| self.provider.bad(bad, partial))? == Taken::Done {
                     return self.done(partial);
                 }
+                quiet.end();
             }
         }
     }
@@ -54,8 +73,11 @@ impl Exchange<'_> {
         partial: &mut Partial,
         sink: &mut dyn ModelSink,
     ) -> Result<(), Failure> {
-        let mut body = Vec::new();
-        while let Some(chunk) = self.next(&mut response, partial).await?? {
+        let (mut body, mut quiet) = (Vec::new(), Quiet::new());
+        while let Some(chunk) = self.next(&mut response, partial, &quiet).await?? {
+            if !chunk.trim_ascii().is_empty() {
+                quiet.end();
+            }
             body.extend_from_slice(&chunk);
             if body.len() > MAX_EVENT_BYTES {
                 return Err(self.provider.unreadable(format!("a body of more than {MAX_EVENT_BYTES} bytes")));
@@ -71,14 +93,23 @@ impl Exchange<'_> {
         &self,
         response: &mut Response,
         partial: &Partial,
+        quiet: &Quiet,
     ) -> Result<Result<Option<Bytes>, Failure>, Cancelled> {
         let idle = self.provider.idle_timeout;
         let wait = if partial.finish.is_some() { idle.min(TAIL_WAIT) } else { idle };
-        let next = self.scope.race(Point::ModelStream, timeout(wait, response.chunk())).await?;
+        let most = if quiet.untold { self.provider.header_timeout } else { wait };
+        let left = most.saturating_sub(quiet.since.elapsed());
+        let in_time = async {
+            // A flood of comments would be read before any timer is looked at.
+            // waits: raced below, as `in_time`.
+            if left.is_zero() { None } else { timeout(wait.min(left), response.chunk()).await.ok() }
+        };
+        let next = self.scope.race(Point::ModelStream, in_time).await?;
         Ok(match next {
-            Ok(Ok(chunk)) => Ok(chunk),
-            Ok(Err(error)) => Err(self.provider.truncated(root_cause(&error))),
-            Err(_elapsed) => Err(self.provider.silent(wait)),
+            Some(Ok(chunk)) => Ok(chunk),
+            Some(Err(error)) => Err(self.provider.truncated(root_cause(&error))),
+            None if quiet.untold && quiet.since.elapsed() >= most => Err(self.provider.no_headers()),
+            None => Err(self.provider.silent(wait)),
         })
     }
 

@@ -2,9 +2,13 @@
 
 use rstest::rstest;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::time::timeout;
 
 use super::super::fake::{Fake, Step, counted, event, finish, plain, stream_head, text, word};
 use super::*;
+
+/// Longest wait for a call. It decides only how late a failing test fails.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 const SERVER_ERROR: &str = "500 Internal Server Error";
 
@@ -208,6 +212,38 @@ async fn silence_before_the_headers_is_tried_again_and_may_have_cost_something()
     assert!(sink.retries[0].2.contains("no answer within 500ms; raise header_timeout_s"), "{:?}", sink.retries);
     assert_eq!(sink.usages.iter().map(|usage| usage.output_tokens).collect::<Vec<_>>(), [0, 1]);
     assert!(sink.usages.iter().copied().all(estimated));
+}
+
+#[rstest]
+#[case::stream(stream_head(), b": OPENROUTER PROCESSING\n\n")]
+#[case::white_space(Step::Send(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n".to_vec()), b"  \r\n\t ")]
+#[tokio::test]
+async fn an_answer_of_comments_alone_does_not_begin(#[case] head: Step, #[case] nothing: &[u8]) {
+    let fake = Fake::start(vec![vec![head, Step::Flood(nothing.repeat(100))], word("ok")]).await;
+    let bench = Bench::with(fake.base_url(), |config| config.header_timeout_s = 0.5);
+    let mut sink = Recorder::default();
+    let answer = timeout(PATIENCE, bench.call(&mut sink)).await.expect("comments keep the call for ever");
+    assert_eq!(answer.unwrap().message.text(), "ok");
+    fake.left(1).await;
+    assert!(sink.retries[0].2.contains("no answer within 500ms; raise header_timeout_s"), "{:?}", sink.retries);
+}
+
+#[rstest]
+#[case::in_the_middle(vec![text("four chars")])]
+#[case::behind_the_end(vec![text("four chars"), finish("stop")])]
+#[tokio::test]
+async fn comments_do_not_keep_an_answer_that_says_nothing_more(#[case] said: Vec<Step>) {
+    let comments = Step::Flood(b": still here\n\n".repeat(100));
+    let is_whole = said.len() > 1;
+    let fake = Fake::start(vec![[vec![stream_head()], said, vec![comments]].concat()]).await;
+    let bench = Bench::with(fake.base_url(), |config| config.idle_timeout_s = 0.5);
+    let mut sink = Recorder::default();
+    let answer = timeout(PATIENCE, bench.call(&mut sink)).await.expect("comments keep the call for ever");
+    match answer {
+        Ok(answer) => assert!(is_whole && answer.message.text() == "four chars", "{answer:?}"),
+        Err(error) => assert!(!is_whole && matches!(error, ModelError::TimedOut { what: Wait::Idle, .. }), "{error:?}"),
+    }
+    fake.left(1).await;
 }
 
 #[tokio::test]
