@@ -24,7 +24,7 @@ use quell_kernel::registry::Phase;
 use quell_kernel::rights::lists;
 use quell_kernel::run::Outcome;
 use quell_kernel::spend::DailyLimit;
-use quell_kernel::turn::{CallResult, ToolCall, Turn};
+use quell_kernel::turn::{CallResult, ToolCall, Turn, TurnDraft};
 use quell_protocol::{AgentId, CallEnd, CallId, RunId, SessionKey, StopReason, ToolOutputStream, Usage};
 use tokio::time::Instant;
 
@@ -40,7 +40,7 @@ use crate::scope::{Cancelled, Point, Scope};
 use crate::tools::background::{Background, Owner};
 use crate::tools::{Toolbox, UnknownTool, Workbench};
 pub use answer::unusable_because;
-use answer::{Answered, failed, invalid_arguments};
+use answer::{Answered, MAX_TURN_BYTES, failed, invalid_arguments, too_large};
 pub use approve::ask_person;
 use compact::{Allowance, Room, Wanted};
 pub use config::{AgentConfig, Limits, NO_THINKING, Thinking};
@@ -199,6 +199,9 @@ impl Job<'_> {
             for call in calls {
                 if let Some(outcome) = self.carry_out(&call).await? {
                     return Ok(outcome);
+                }
+                if self.pen.draft(TurnDraft::bytes)? > MAX_TURN_BYTES {
+                    return Ok(too_large());
                 }
             }
         }

@@ -5,6 +5,7 @@ pub mod approval;
 pub mod channel;
 pub mod expiry;
 pub mod journal;
+pub mod json;
 pub mod memory;
 pub mod picture;
 pub mod printed;

@@ -16,6 +16,9 @@ use crate::channel::Errand;
 use crate::session::Wanted;
 use crate::store::{AcceptedRow, RunRow, StoreError, StoredState};
 
+/// The longest message. It is more than any model reads, and each is held several times over while its run is at work.
+const MAX_MESSAGE_BYTES: usize = 4 * 1024 * 1024;
+
 /// Whether a message may be a stop text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StopText {
@@ -66,6 +69,9 @@ pub enum SubmitError {
     /// Nothing to send.
     #[error("the text is empty; send some text")]
     Empty,
+    /// Too much to send.
+    #[error("the text has {0} bytes, and {MAX_MESSAGE_BYTES} are the most; put it into a file that the agent can read")]
+    TooLong(usize),
     /// No such agent.
     #[error("there is no agent {0:?}; `quell agents` lists them")]
     UnknownAgent(AgentId),
@@ -92,6 +98,7 @@ impl SubmitError {
             Self::Refused(Refusal::SpendLimit { .. }) => ErrorCode::SpendLimit,
             // Doors ask for no sub-runs; a run that does gets the words.
             Self::Refused(Refusal::SubRun(_)) | Self::Empty => ErrorCode::InvalidRequest,
+            Self::TooLong(_) => ErrorCode::BodyTooLarge,
             Self::UnknownAgent(_) | Self::Refused(Refusal::NoAgent { .. }) => ErrorCode::AgentNotFound,
             Self::Conflict(_) => ErrorCode::Conflict,
             Self::Store(_) => ErrorCode::StoreUnavailable,
@@ -114,6 +121,9 @@ impl Engine {
         }
         if submission.text.trim().is_empty() {
             return Err(SubmitError::Empty);
+        }
+        if submission.text.len() > MAX_MESSAGE_BYTES {
+            return Err(SubmitError::TooLong(submission.text.len()));
         }
         let agent = self.agent_for(&submission).await?;
         let cell = self.new_cell(caller, &submission, agent);

@@ -11,6 +11,12 @@ use super::{Finish, ModelAnswer, ModelSink};
 
 /// The largest answer that is taken. 128,000 tokens, more than any model writes at once today, are about 1 MiB.
 const MAX_ANSWER_BYTES: usize = 16 * 1024 * 1024;
+/// The most arguments of one call. Each is held several times over: in the turn, the journal, the events and the next request.
+const MAX_CALL_BYTES: usize = 1024 * 1024;
+/// The most arguments of all calls of one answer.
+const MAX_CALLS_BYTES: usize = 4 * 1024 * 1024;
+/// The most calls of one answer.
+const MAX_CALLS: usize = 128;
 
 /// The usual rule of thumb where nobody counts.
 const CHARS_PER_TOKEN: u64 = 4;
@@ -39,6 +45,7 @@ pub(super) struct Partial {
     /// In the order in which they began; the calls themselves are in `calls`, in the same order.
     blocks: Vec<Block<()>>,
     calls: Calls,
+    call_bytes: usize,
     bytes: usize,
     /// What the provider counted so far; marked as estimated while it has not counted the output to its end.
     pub(super) usage: Option<Usage>,
@@ -112,8 +119,24 @@ impl Partial {
     /// A piece of a call; `place` is its place among the pieces that came together.
     pub(super) fn call(&mut self, place: usize, fragment: Fragment) -> Result<(), Bad> {
         self.grow(fragment.size())?;
+        self.call_bytes += fragment.size();
+        if self.call_bytes > MAX_CALLS_BYTES {
+            let problem =
+                format!("tool calls with more than {MAX_CALLS_BYTES} bytes of arguments; none was carried out");
+            return Err(Bad::Unreadable(problem));
+        }
         if self.calls.add(place, fragment) {
             self.blocks.push(Block::Call(()));
+        }
+        if self.calls.count() > MAX_CALLS {
+            return Err(Bad::Unreadable(format!(
+                "an answer with more than {MAX_CALLS} tool calls; none was carried out"
+            )));
+        }
+        if self.calls.last_grown() > MAX_CALL_BYTES {
+            let problem =
+                format!("a tool call with more than {MAX_CALL_BYTES} bytes of arguments; it was not carried out");
+            return Err(Bad::Unreadable(problem));
         }
         Ok(())
     }
@@ -188,4 +211,32 @@ where
     T: Deserialize<'de> + Default,
 {
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn piece(index: usize, arguments: usize) -> Fragment {
+        let arguments = "x".repeat(arguments);
+        Fragment { index: Some(index as u64), id: format!("c{index}"), name: "shell".to_owned(), arguments }
+    }
+
+    #[test]
+    fn an_answer_has_only_so_many_calls() {
+        let mut partial = Partial::default();
+        (0..MAX_CALLS).for_each(|n| assert_eq!(partial.call(n, piece(n, 2)), Ok(())));
+        let Err(Bad::Unreadable(problem)) = partial.call(MAX_CALLS, piece(MAX_CALLS, 2)) else { panic!("it is taken") };
+        assert!(problem.contains("128 tool calls"), "{problem}");
+    }
+
+    #[test]
+    fn a_call_has_only_so_many_arguments() {
+        let mut partial = Partial::default();
+        let taken = (0..20).take_while(|_| partial.call(0, piece(0, MAX_CALL_BYTES / 10)).is_ok()).count();
+        assert_eq!(taken, 9, "with its name and id it is larger than ten tenths");
+        let mut partial = Partial::default();
+        let taken = (0..20).take_while(|n| partial.call(*n, piece(*n, MAX_CALL_BYTES - 1000)).is_ok()).count();
+        assert_eq!(taken, 4, "all calls together are one answer");
+    }
 }

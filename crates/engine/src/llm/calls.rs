@@ -24,7 +24,11 @@ impl Fragment {
 
 /// The calls so far, in the order in which they began.
 #[derive(Debug, Default)]
-pub(super) struct Calls(Vec<Growing>);
+pub(super) struct Calls {
+    growing: Vec<Growing>,
+    /// Bytes of the call that grew last.
+    grown: usize,
+}
 
 #[derive(Debug)]
 struct Growing {
@@ -40,25 +44,38 @@ impl Calls {
     /// Adds a piece to the call it belongs to, or begins a call with it and answers true.
     pub(super) fn add(&mut self, place: usize, fragment: Fragment) -> bool {
         let owner = match fragment.index {
-            Some(index) => self.0.iter_mut().rev().find(|call| call.index == Some(index)),
-            None => self.0.last_mut().filter(|call| place <= call.place),
+            Some(index) => self.growing.iter_mut().rev().find(|call| call.index == Some(index)),
+            None => self.growing.last_mut().filter(|call| place <= call.place),
         };
         match owner {
             Some(call) if !call.ends_before(&fragment) => {
                 call.extend(&fragment);
+                self.grown = call.size();
                 false
             }
             _ => {
                 let Fragment { index, id, name, arguments } = fragment;
-                self.0.push(Growing { index, place, id, name, arguments });
+                let call = Growing { index, place, id, name, arguments };
+                self.grown = call.size();
+                self.growing.push(call);
                 true
             }
         }
     }
 
+    /// Calls that have begun.
+    pub(super) fn count(&self) -> usize {
+        self.growing.len()
+    }
+
+    /// Bytes of the call that the last piece belongs to.
+    pub(super) fn last_grown(&self) -> usize {
+        self.grown
+    }
+
     pub(super) fn chars(&self) -> u64 {
         let chars = |call: &Growing| call.name.chars().count() + call.arguments.chars().count();
-        u64::try_from(self.0.iter().map(chars).sum::<usize>()).unwrap_or(u64::MAX)
+        u64::try_from(self.growing.iter().map(chars).sum::<usize>()).unwrap_or(u64::MAX)
     }
 
     pub(super) fn finish(self) -> Vec<RawCall> {
@@ -67,11 +84,15 @@ impl Calls {
             name: call.name,
             arguments: call.arguments,
         };
-        self.0.into_iter().map(finished).collect()
+        self.growing.into_iter().map(finished).collect()
     }
 }
 
 impl Growing {
+    fn size(&self) -> usize {
+        self.id.len() + self.name.len() + self.arguments.len()
+    }
+
     /// True when `fragment` begins another call although its number says otherwise, or it has none: it brings a name and
     /// another id (or none at all) after the arguments of this call began.
     fn ends_before(&self, fragment: &Fragment) -> bool {

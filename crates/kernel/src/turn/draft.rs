@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use quell_protocol::{CallEnd, CallId, RunId};
 
 use super::output::{Clipped, shortened};
-use super::{AnsweredCall, AssistantMessage, Block, CallResult, Compaction, Item, Message, ToolCall, ids};
+use super::{AnsweredCall, AssistantMessage, Block, CallResult, Compaction, Item, Message, Thinking, ToolCall, ids};
 
 /// A growing turn.
 #[derive(Debug, Clone, PartialEq)]
@@ -88,6 +88,27 @@ impl TurnDraft {
     #[must_use]
     pub fn size(&self) -> usize {
         super::items_size(&self.as_sent())
+    }
+
+    /// About how many bytes of memory it takes: what was said, thought, asked for and answered, without what streams.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let of_call = |call: &DraftCall| {
+            let output = if let CallState::Done(result) = &call.state { result.output.len() } else { 0 };
+            call.call.tool.len() + crate::json::size(&call.call.arguments) + output
+        };
+        let of_block = |block: &Block<DraftCall>| match block {
+            Block::Text { text } | Block::Thinking(Thinking::Shown { text, .. } | Thinking::Open { text }) => {
+                text.len()
+            }
+            Block::Thinking(Thinking::Redacted { data }) => data.len(),
+            Block::Call(call) => of_call(call),
+        };
+        let of_entry = |entry: &Entry| match entry {
+            Entry::User { text, .. } => text.len(),
+            Entry::Message(message) => message.blocks.iter().map(of_block).sum(),
+        };
+        self.entries.iter().map(of_entry).sum()
     }
 
     /// The draft as a view shows it in so many bytes: the oldest results give way first, and of each its ends stay.

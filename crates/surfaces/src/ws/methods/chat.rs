@@ -49,6 +49,7 @@ impl From<SubmitError> for Refusal {
                 Self::invalid(text).with_details(json!({"code": "UNKNOWN_AGENT_ID"}))
             }
             SubmitError::Empty
+            | SubmitError::TooLong(_)
             | SubmitError::Refused(Refused::Busy | Refused::QueueFull { .. } | Refused::SubRun(_)) => {
                 Self::invalid(text)
             }
