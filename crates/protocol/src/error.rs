@@ -91,10 +91,12 @@ codes! {
     AgentConfigurationError "agent_configuration_error" 422 "The session cannot be made as it is configured";
     SpendLimit "spend_limit" 429 "The agent has spent what it may in a day";
     QueueFull "queue_full" 429 "Too many messages wait in this session";
+    TooManyAttempts "too_many_attempts" 429 "Too many requests with a bad token";
     SocietyNotInitialized "society_not_initialized" 500 "The engine is not ready";
     Internal "internal" 500 "Something inside is broken";
     Held "held" 503 "New runs are on hold";
     ShuttingDown "shutting_down" 503 "The daemon is shutting down";
     StoreUnavailable "store_unavailable" 503 "The database cannot be written";
     TooManyConnections "too_many_connections" 503 "All streaming connections are taken";
+    TooMuchAtOnce "too_much_at_once" 503 "Too much is being received at the same time";
 }

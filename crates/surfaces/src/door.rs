@@ -8,9 +8,23 @@ use quell_engine::Engine;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::budget::ByteBudget;
 use crate::channels::flow::Channels;
 use crate::http::name_of;
 use crate::page::Pressed;
+
+/// Bytes of one body or frame that no budget counts: what is small always gets in.
+pub(crate) const UNCOUNTED: usize = 8 * 1024;
+/// Values that one body or frame may hold: each takes many times the bytes that it is written with.
+pub(crate) const MOST_VALUES: usize = 100_000;
+/// Bytes that all bodies and frames of callers with a token may hold together, besides what is not counted.
+const INTAKE: usize = 128 * 1024 * 1024;
+/// The same for those who have shown no token yet.
+const UNPROVEN_INTAKE: usize = 16 * 1024 * 1024;
+/// Bytes that may wait for all slow WebSocket clients together.
+const WAITING: usize = 256 * 1024 * 1024;
+/// Requests of all WebSocket clients that may be worked on at the same time.
+const CALLS: usize = 16 * 1024;
 
 /// `[server]` of the configuration, as far as the doors care.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -48,8 +62,29 @@ struct Inner {
     metrics: Option<PrometheusHandle>,
     streams: AtomicUsize,
     importing: AtomicBool,
+    budgets: Budgets,
     pressed: Pressed,
     channels: OnceLock<Channels>,
+}
+
+/// What all connections together may hold in memory.
+struct Budgets {
+    intake: ByteBudget,
+    unproven_intake: ByteBudget,
+    waiting: ByteBudget,
+    calls: ByteBudget,
+}
+
+impl Budgets {
+    /// `largest` is the largest body that is taken: two of them fit in any case.
+    fn new(largest: usize) -> Self {
+        Self {
+            intake: ByteBudget::new(INTAKE.max(largest.saturating_mul(2))),
+            unproven_intake: ByteBudget::new(UNPROVEN_INTAKE),
+            waiting: ByteBudget::new(WAITING),
+            calls: ByteBudget::new(CALLS),
+        }
+    }
 }
 
 impl Door {
@@ -57,6 +92,7 @@ impl Door {
     #[must_use]
     pub fn new(engine: Engine, settings: DoorSettings, metrics: Option<PrometheusHandle>) -> Self {
         let own_names = own_names(&settings);
+        let budgets = Budgets::new(engine.config().limits.request_body_bytes);
         Self(Arc::new(Inner {
             engine,
             settings,
@@ -64,6 +100,7 @@ impl Door {
             metrics,
             streams: AtomicUsize::new(0),
             importing: AtomicBool::new(false),
+            budgets,
             pressed: Pressed::default(),
             channels: OnceLock::new(),
         }))
@@ -103,6 +140,26 @@ impl Door {
     /// The page's files, compressed.
     pub(crate) fn pressed(&self) -> &Pressed {
         &self.0.pressed
+    }
+
+    /// Bytes of bodies and frames that are being received from callers with a token.
+    pub(crate) fn intake(&self) -> &ByteBudget {
+        &self.0.budgets.intake
+    }
+
+    /// Bytes that are being received from those who have shown no token yet.
+    pub(crate) fn unproven_intake(&self) -> &ByteBudget {
+        &self.0.budgets.unproven_intake
+    }
+
+    /// Bytes that wait for slow WebSocket clients.
+    pub(crate) fn waiting(&self) -> &ByteBudget {
+        &self.0.budgets.waiting
+    }
+
+    /// Requests of WebSocket clients that are worked on; each takes one.
+    pub(crate) fn calls(&self) -> &ByteBudget {
+        &self.0.budgets.calls
     }
 
     /// Takes a place among the streams; `None` when all are taken.

@@ -8,6 +8,7 @@ mod auth;
 mod body;
 mod channels;
 mod host;
+mod intake;
 mod memory;
 mod openapi;
 mod ops;
@@ -92,6 +93,7 @@ pub fn router(door: Door) -> Router {
         .method_not_allowed_fallback(problem::no_method)
         // The body extractor has its own limit, with a problem body.
         .layer(DefaultBodyLimit::disable())
+        .layer(middleware::from_fn(intake::hold))
         .layer(middleware::from_fn(problem::refuse_malformed_escapes))
         .layer(middleware::from_fn_with_state(door.clone(), host::check))
         .layer(middleware::from_fn(harden))

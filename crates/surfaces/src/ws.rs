@@ -2,17 +2,20 @@
 //!
 //! One task per connection. Reading, answering and writing go on side by side in it, so that a client that does not read
 //! can still be heard when it says stop. What goes out waits in a bounded [`outbox`]; live text may be dropped there, facts
-//! close the connection instead.
+//! close the connection instead. What comes in is counted by [`intake`]. A connection is read whatever it has asked for: too
+//! many requests are refused one by one instead of left unread, since the next one may be a stop.
 
 mod chat;
 mod connection;
 mod follows;
 mod frame;
 mod handshake;
+mod intake;
 mod methods;
 mod outbox;
 mod shapes;
 mod transport;
+mod unframe;
 
 use std::time::Duration;
 
@@ -31,6 +34,8 @@ use crate::serve::Connection;
 const MAX_BEFORE_AUTH: usize = 64 * 1024;
 /// Largest frame after it: `policy.maxPayload`.
 const MAX_PAYLOAD: usize = 26_214_400;
+/// Largest frame of a client that may only look.
+const MAX_OF_READER: usize = 64 * 1024;
 /// Bytes that may wait for a slow client: `policy.maxBufferedBytes`.
 const MAX_BUFFERED: usize = 52_428_800;
 /// Time for the handshake.
@@ -55,6 +60,7 @@ mod close {
     pub(super) const POLICY: u16 = 1008;
     pub(super) const TOO_BIG: u16 = 1009;
     pub(super) const RESTART: u16 = 1012;
+    pub(super) const TRY_AGAIN: u16 = 1013;
 }
 
 /// Upgrades to the gateway protocol, or shows the page.
@@ -77,7 +83,8 @@ pub(crate) async fn upgrade(State(door): State<Door>, request: Request) -> Respo
         browser: browser(&request, &door),
         connection: request.extensions().get::<Connection>().cloned(),
     };
-    match transport::accept(request, move |socket| connection::serve(socket, door, place, visit)) {
+    let intake = intake::Intake::new(door.unproven_intake());
+    match transport::accept(request, intake, move |socket| connection::serve(socket, door, place, visit)) {
         Ok(response) => response,
         Err(problem) => refuse(ErrorCode::InvalidRequest, problem).into_response(),
     }

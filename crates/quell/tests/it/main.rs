@@ -23,6 +23,7 @@ mod harness;
 mod hooks;
 mod hostile;
 mod http;
+mod limits;
 mod matrix;
 mod mcp;
 mod memory;

@@ -1,14 +1,15 @@
 //! Chat networks: how they fare, whether one works, a word in its name, and the door of networks that call.
 
-use axum::Json;
-use axum::body::{Body as RawBody, to_bytes};
+use axum::body::Body as RawBody;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
+use axum::{Extension, Json};
 use quell_protocol::ErrorCode;
 use quell_protocol::api::List;
 use quell_protocol::channel::{ChannelDelivery, ChannelReceived, ChannelRow, ChannelSend, ChannelTest};
 
 use super::body::Body;
+use super::intake::{Allowance, Held};
 use super::{Refused, Visitor, check_origin, refuse};
 use crate::channels::flow::{Channels, NotAddressed, NotReceived};
 use crate::channels::seam::Unwelcome;
@@ -65,15 +66,15 @@ pub(super) async fn send(
 pub(super) async fn receive(
     State(door): State<Door>,
     Path(name): Path<String>,
+    Extension(held): Extension<Held>,
     headers: HeaderMap,
     body: RawBody,
 ) -> Result<(StatusCode, Json<ChannelReceived>), Refused> {
     check_origin(&headers, &door)?;
     let channels = channels(&door)?;
     let most = channels.largest_post(&name).ok_or_else(|| NotReceived::NoDoor(name.clone()))?;
-    let body = to_bytes(body, most).await.map_err(|_too_large_or_broken_off| {
-        refuse(ErrorCode::BodyTooLarge, format!("the body has more than {most} bytes"))
-    })?;
+    let allowance = Allowance { limit: most, set_by: " here", budget: Some(door.unproven_intake()) };
+    let body = allowance.read(Some(&held), &headers, body).await?;
     let received = channels.receive(&name, &headers, &body).await?;
     Ok((StatusCode::ACCEPTED, Json(received)))
 }

@@ -9,7 +9,18 @@ use quell_protocol::{BadId, ErrorCode, Problem};
 
 /// A refusal on its way out.
 #[derive(Debug)]
-pub(crate) struct Refused(Box<Problem>);
+pub(crate) struct Refused {
+    problem: Box<Problem>,
+    /// Seconds after which another attempt makes sense.
+    retry_after: Option<u64>,
+}
+
+impl Refused {
+    /// Says when another attempt makes sense.
+    pub(crate) fn retry_after(self, seconds: u64) -> Self {
+        Self { retry_after: Some(seconds), ..self }
+    }
+}
 
 impl Refused {
     pub(super) fn is(&self, code: ErrorCode) -> bool {
@@ -19,16 +30,19 @@ impl Refused {
 
 /// Refuses with a code; `detail` says what happened and what to do.
 pub(crate) fn refuse(code: ErrorCode, detail: impl Into<String>) -> Refused {
-    Refused(Box::new(Problem::new(code, detail)))
+    Refused { problem: Box::new(Problem::new(code, detail)), retry_after: None }
 }
 
 impl IntoResponse for Refused {
     fn into_response(self) -> Response {
-        let status = StatusCode::from_u16(self.0.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        let body = serde_json::to_string(&self.0).unwrap_or_default();
+        let status = StatusCode::from_u16(self.problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let body = serde_json::to_string(&self.problem).unwrap_or_default();
         let mut response = (status, [(header::CONTENT_TYPE, "application/problem+json")], body).into_response();
-        if self.0.code == ErrorCode::Unauthorized.as_str() {
+        if self.problem.code == ErrorCode::Unauthorized.as_str() {
             response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        if let Some(seconds) = self.retry_after {
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
         response
     }

@@ -10,7 +10,7 @@ use quell_protocol::page::{Me, SignInLink, SignInRequest};
 use secrecy::ExposeSecret;
 
 use super::auth::cookie;
-use super::body::Body;
+use super::body::Unproven;
 use super::{Refused, Visitor, check_origin, refuse};
 use crate::door::Door;
 
@@ -41,7 +41,7 @@ pub(super) async fn by_link(
 pub(super) async fn by_token(
     State(door): State<Door>,
     headers: HeaderMap,
-    Body(request): Body<SignInRequest>,
+    Unproven(request): Unproven<SignInRequest>,
 ) -> Result<Response, Refused> {
     check_origin(&headers, &door)?;
     let Some(signed_in) = door.engine().access().sign_in(request.token.expose().trim()).await? else {

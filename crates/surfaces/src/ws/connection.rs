@@ -1,10 +1,11 @@
 //! The life of one connection: challenge, `connect`, then requests and events until either side closes.
 
+use std::future::poll_fn;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use futures_util::stream::{FuturesUnordered, SplitSink, SplitStream};
-use futures_util::{SinkExt, StreamExt};
+use futures_util::{FutureExt, SinkExt, StreamExt};
 use quell_engine::dispatch::{Notice, Subscription};
 use quell_protocol::RunEvent;
 use serde_json::json;
@@ -12,7 +13,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
-use tokio_tungstenite::tungstenite::{self, Message};
+use tokio_tungstenite::tungstenite::{self, Message, Utf8Bytes};
 use uuid::Uuid;
 
 use super::chat::Chats;
@@ -21,12 +22,14 @@ use super::frame::{Refusal, Request};
 use super::handshake::{self, Peer};
 use super::methods::{Begun, Call, Subscriptions, Work};
 use super::outbox::{Outbox, Outgoing, Weight};
-use super::transport::{Budget, Socket};
+use super::intake::Intake;
+use super::transport::Socket;
 use super::{BURST, CLOSE_GRACE, HANDSHAKE, MAX_BEFORE_AUTH, PING, TICK, Visit, close};
+use crate::budget::Reservation;
 use crate::door::{Door, StreamPlace};
 
 /// Serves one socket to its end, or until it has to give way.
-pub(super) async fn serve(opened: (Socket, Budget), door: Door, place: StreamPlace, visit: Visit) {
+pub(super) async fn serve(opened: (Socket, Intake), door: Door, place: StreamPlace, visit: Visit) {
     let connection = visit.connection.clone();
     let evicted = async {
         match &connection {
@@ -40,13 +43,14 @@ pub(super) async fn serve(opened: (Socket, Budget), door: Door, place: StreamPla
     }
 }
 
-async fn attend((socket, budget): (Socket, Budget), door: Door, _place: StreamPlace, visit: Visit) {
-    let (mut sink, mut stream) = socket.split();
-    let outbox = Arc::new(Outbox::default());
+async fn attend((socket, intake): (Socket, Intake), door: Door, _place: StreamPlace, visit: Visit) {
+    let (mut sink, stream) = socket.split();
+    let mut frames = Frames { stream, intake: &intake, last: None };
+    let outbox = Arc::new(Outbox::new(door.waiting()));
     let talk = async {
-        let hall = Hall { door: &door, visit: &visit, budget: &budget };
-        if let Some(peer) = shake_hands(&mut stream, &outbox, &hall).await {
-            talk(&mut stream, &outbox, &door, &peer).await;
+        let hall = Hall { door: &door, visit: &visit, intake: &intake };
+        if let Some(peer) = shake_hands(&mut frames, &outbox, &hall).await {
+            talk(&mut frames, &outbox, &door, &peer).await;
         }
         // Whoever got here without a close code of their own is done.
         outbox.close(close::NORMAL, "");
@@ -57,22 +61,23 @@ async fn attend((socket, budget): (Socket, Budget), door: Door, _place: StreamPl
         () = write(&mut sink, &outbox) => {}
         () = talk => {}
     }
-    if let Ok(socket) = sink.reunite(stream) {
+    if let Ok(socket) = sink.reunite(frames.stream) {
         // A client that stays gets the grace, not more.
-        let _ = timeout(CLOSE_GRACE, linger(socket, &budget)).await;
+        let _ = timeout(CLOSE_GRACE, linger(socket, &intake)).await;
     }
 }
 
 /// Reads on until the client has closed: a socket that is closed with something unread in it is reset, and the client would
 /// lose the close frame that says why.
-async fn linger(mut socket: Socket, budget: &Budget) {
-    budget.lift();
+async fn linger(mut socket: Socket, intake: &Intake) {
+    intake.wind_up();
     while let Some(Ok(frame)) = socket.next().await {
         if frame.is_close() {
             break;
         }
     }
     // After a bad frame there are no frames any more, only bytes.
+    intake.discard();
     let raw = socket.get_mut();
     if raw.shutdown().await.is_ok() {
         let mut unread = vec![0; 16 * 1024];
@@ -117,21 +122,59 @@ async fn no_longer(outbox: &Outbox) {
     tokio::time::sleep(CLOSE_GRACE).await;
 }
 
+/// What the client sends.
+struct Frames<'a> {
+    stream: SplitStream<Socket>,
+    intake: &'a Intake,
+    /// The last message. The decoder goes on in the same memory, large as it may be, unless somebody else has a part in it
+    /// when it looks for room.
+    last: Option<Utf8Bytes>,
+}
+
+impl Frames<'_> {
+    /// The next frame, with what its message has taken of the budget.
+    async fn next(&mut self) -> Option<tungstenite::Result<(Message, Option<Reservation>)>> {
+        let Self { stream, intake, last } = self;
+        let next = poll_fn(|cx| {
+            let next = stream.poll_next_unpin(cx);
+            *last = None;
+            next
+        });
+        let message = match next.await? {
+            Ok(message) => message,
+            Err(error) => return Some(Err(error)),
+        };
+        let held = match &message {
+            Message::Text(text) => {
+                *last = Some(text.clone());
+                intake.message()
+            }
+            Message::Binary(_) => intake.message(),
+            Message::Ping(payload) | Message::Pong(payload) => {
+                intake.control(payload.len());
+                None
+            }
+            Message::Close(_) | Message::Frame(_) => None,
+        };
+        Some(Ok((message, held)))
+    }
+}
+
 /// Where the handshake takes place.
 struct Hall<'a> {
     door: &'a Door,
     visit: &'a Visit,
-    budget: &'a Budget,
+    intake: &'a Intake,
 }
 
-async fn shake_hands(stream: &mut SplitStream<Socket>, outbox: &Outbox, hall: &Hall<'_>) -> Option<Peer> {
-    let Hall { door, visit, budget } = hall;
+async fn shake_hands(frames: &mut Frames<'_>, outbox: &Outbox, hall: &Hall<'_>) -> Option<Peer> {
+    let Hall { door, visit, intake } = hall;
     let connection = Uuid::now_v7().to_string();
     let clock = door.engine().clock();
     let challenge = json!({"nonce": Uuid::now_v7().simple().to_string(), "ts": super::shapes::now_ms(clock)});
     outbox.unnumbered("connect.challenge", &challenge);
     let text = tokio::select! {
-        first = timeout(HANDSHAKE, first_text(stream)) => match first {
+        first = timeout(HANDSHAKE, first_text(frames)) => match first {
             Ok(Ok(text)) => text,
             Ok(Err(Some((code, why)))) => {
                 outbox.close(code, why);
@@ -151,10 +194,10 @@ async fn shake_hands(stream: &mut SplitStream<Socket>, outbox: &Outbox, hall: &H
     match first_request(&text, hall, &connection) {
         Ok((id, mut peer, hello)) => {
             peer.caller.origin = visit.origin.clone();
-            budget.lift();
             if let Some(connection) = &visit.connection {
                 connection.authenticated();
             }
+            intake.admit(peer.largest_message(), door.intake());
             tracing::info!(principal = %peer.caller.principal, scope = ?peer.granted, "client connected");
             outbox.answer(&id, &Ok(hello));
             Some(peer)
@@ -185,19 +228,19 @@ fn first_request(
 }
 
 /// The first text frame; else the close code that its absence deserves, if any.
-async fn first_text(stream: &mut SplitStream<Socket>) -> Result<String, Option<(u16, &'static str)>> {
+async fn first_text(frames: &mut Frames<'_>) -> Result<String, Option<(u16, &'static str)>> {
     loop {
-        match stream.next().await {
-            Some(Ok(Message::Text(text))) if text.len() > MAX_BEFORE_AUTH => return Err(Some(too_big())),
-            Some(Ok(Message::Text(text))) => return Ok(text.as_str().to_owned()),
-            Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
+        match frames.next().await {
+            Some(Ok((Message::Text(text), _))) if text.len() > MAX_BEFORE_AUTH => return Err(Some(too_big())),
+            Some(Ok((Message::Text(text), _))) => return Ok(text.as_str().to_owned()),
+            Some(Ok((Message::Ping(_) | Message::Pong(_), _))) => {}
             Some(Err(error)) => return Err(close_code(&error)),
-            Some(Ok(Message::Binary(_) | Message::Close(_) | Message::Frame(_))) | None => return Err(None),
+            Some(Ok((Message::Binary(_) | Message::Close(_) | Message::Frame(_), _))) | None => return Err(None),
         }
     }
 }
 
-async fn talk(stream: &mut SplitStream<Socket>, outbox: &Arc<Outbox>, door: &Door, peer: &Peer) {
+async fn talk(frames: &mut Frames<'_>, outbox: &Arc<Outbox>, door: &Door, peer: &Peer) {
     let subscriptions = Arc::new(Subscriptions::default());
     let access = door.engine().access();
     let mut withdrawals = access.withdrawals();
@@ -214,7 +257,7 @@ async fn talk(stream: &mut SplitStream<Socket>, outbox: &Arc<Outbox>, door: &Doo
     loop {
         tokio::select! {
             biased;
-            message = stream.next() => {
+            message = frames.next() => {
                 heard = Instant::now();
                 let line = Line { door, peer, subscriptions: &subscriptions, outbox };
                 if line.hear(message, &mut calls, &mut follows).is_break() {
@@ -250,6 +293,10 @@ async fn talk(stream: &mut SplitStream<Socket>, outbox: &Arc<Outbox>, door: &Doo
                 if heard.elapsed() > PING * 2 {
                     return;
                 }
+                if frames.intake.is_stuck() {
+                    outbox.close(close::POLICY, "unfinished message");
+                    return;
+                }
                 outbox.ping();
             }
             () = door.engine().closing() => {
@@ -277,33 +324,39 @@ impl Line<'_> {
     /// Takes what the client said, or that it is gone.
     fn hear(
         &self,
-        message: Option<tungstenite::Result<Message>>,
+        message: Option<tungstenite::Result<(Message, Option<Reservation>)>>,
         calls: &mut FuturesUnordered<Work>,
         follows: &mut Follows,
     ) -> ControlFlow<()> {
         let Self { door, peer, subscriptions, outbox } = *self;
         match message {
-            Some(Ok(Message::Text(text))) => {
+            Some(Ok((Message::Text(text), held))) => {
                 let (pending, followed) = (calls.len(), follows.len());
-                match (Call { door, peer, subscriptions, outbox, pending, followed }).begin(&text) {
+                match (Call { door, peer, subscriptions, outbox, pending, followed }).begin(&text, held) {
                     Begun::Done => {}
                     Begun::Later(work) => calls.push(work),
                     Begun::Follow(run, lookup) => calls.push(follows.expect(run, lookup)),
                     Begun::Unfollow(run) => follows.remove(&run),
                 }
+                // A client that asks faster than it can be answered is read all the same: the answers must not wait for that.
+                while let Some(Some(followed)) = calls.next().now_or_never() {
+                    if let Some(followed) = followed {
+                        follows.add(followed);
+                    }
+                }
             }
-            Some(Ok(Message::Binary(_))) => {
+            Some(Ok((Message::Binary(_), _))) => {
                 let problem = "binary frames are not part of the protocol; send JSON text";
                 outbox.answer("", &Err(Refusal::invalid(problem)));
             }
-            Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => {}
+            Some(Ok((Message::Ping(_) | Message::Pong(_) | Message::Frame(_), _))) => {}
             Some(Err(error)) => {
                 if let Some((code, why)) = close_code(&error) {
                     outbox.close(code, why);
                 }
                 return ControlFlow::Break(());
             }
-            Some(Ok(Message::Close(_))) | None => return ControlFlow::Break(()),
+            Some(Ok((Message::Close(_), _))) | None => return ControlFlow::Break(()),
         }
         ControlFlow::Continue(())
     }
@@ -343,6 +396,9 @@ fn close_code(error: &tungstenite::Error) -> Option<(u16, &'static str)> {
     match error {
         tungstenite::Error::Capacity(_) => Some(too_big()),
         tungstenite::Error::Io(error) if error.kind() == std::io::ErrorKind::FileTooLarge => Some(too_big()),
+        tungstenite::Error::Io(error) if error.kind() == std::io::ErrorKind::OutOfMemory => {
+            Some((close::TRY_AGAIN, "too much is being received at the same time"))
+        }
         tungstenite::Error::Protocol(_) | tungstenite::Error::Utf8(_) => Some((close::PROTOCOL, "invalid frame")),
         _ => None,
     }

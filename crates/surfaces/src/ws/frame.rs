@@ -1,8 +1,11 @@
 //! Frames and errors of the gateway protocol.
 
+use quell_kernel::json::holds_more_values;
 use quell_protocol::Object;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+
+use crate::door::MOST_VALUES;
 
 /// A request frame. Unknown envelope fields are refused, as the protocol's schema says.
 #[derive(Debug, Deserialize)]
@@ -34,6 +37,9 @@ enum RequestKind {
 impl Request {
     /// Reads a frame.
     pub(super) fn parse(text: &str) -> Result<Self, Refusal> {
+        if holds_more_values(text.as_bytes(), MOST_VALUES) {
+            return Err(Refusal::invalid(format!("invalid request frame: it holds more than {MOST_VALUES} values")));
+        }
         serde_json::from_str::<Object<Self>>(text)
             .map(|Object(request)| request)
             .map_err(|error| Refusal::invalid(format!("invalid request frame: {error}")))
@@ -42,6 +48,9 @@ impl Request {
 
     /// The id of a frame that is no valid request, so that even its refusal can be matched.
     pub(super) fn id_of(text: &str) -> String {
+        if holds_more_values(text.as_bytes(), MOST_VALUES) {
+            return String::new();
+        }
         let frame: Option<Value> = serde_json::from_str(text).ok();
         frame.as_ref().and_then(|frame| frame.get("id")?.as_str()).unwrap_or_default().to_owned()
     }

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::frame::Refusal;
-use super::{MAX_BUFFERED, MAX_PAYLOAD, TICK, close, methods};
+use super::{MAX_BUFFERED, MAX_OF_READER, MAX_PAYLOAD, TICK, close, methods};
 use crate::door::Door;
 
 /// The scope of those who answer calls that wait for a person.
@@ -83,6 +83,11 @@ pub(super) struct Peer {
 }
 
 impl Peer {
+    /// The most bytes of a message from it.
+    pub(super) fn largest_message(&self) -> usize {
+        if self.granted >= Some(Scope::Write) { MAX_PAYLOAD } else { MAX_OF_READER }
+    }
+
     /// Whether an event is for it: who may look sees all; a node sees the runs of sessions that it subscribed to, with no scope.
     pub(super) fn may_see(&self, notice: &Notice) -> bool {
         match notice {
@@ -157,8 +162,10 @@ pub(super) fn connect(
     if approves {
         scopes.push(APPROVALS);
     }
-    let hello = hello(door, connection, protocol, role, &scopes);
-    Ok((Peer { caller, credential, granted, approves, role, tool_events, run_events }, hello))
+    let peer = Peer { caller, credential, granted, approves, role, tool_events, run_events };
+    let mut hello = hello(door, connection, protocol, role, &scopes);
+    hello["policy"]["maxPayload"] = json!(peer.largest_message());
+    Ok((peer, hello))
 }
 
 fn negotiate(connect: &Connect) -> Result<u64, Failed> {
@@ -244,7 +251,6 @@ fn hello(door: &Door, connection: &str, protocol: u64, role: Role, scopes: &[&st
         },
         "auth": {"role": if role == Role::Node { "node" } else { "operator" }, "scopes": scopes},
         "policy": {
-            "maxPayload": MAX_PAYLOAD,
             "maxBufferedBytes": MAX_BUFFERED,
             "tickIntervalMs": u64::try_from(TICK.as_millis()).unwrap_or(u64::MAX),
         },

@@ -25,6 +25,7 @@ use super::follows::Followed;
 use super::frame::{Refusal, Request};
 use super::handshake::Peer;
 use super::outbox::Outbox;
+use crate::budget::Reservation;
 use crate::door::Door;
 
 /// Every method, as `hello-ok` announces them.
@@ -62,6 +63,12 @@ pub(super) const NAMES: &[&str] = &[
     "stop.all",
 ];
 
+/// The methods that are taken however much is pending.
+const STOPS: &[&str] = &["chat.abort", "runs.stop", "sessions.abort", "stop.all"];
+
+/// Chats that one connection may subscribe to.
+const MOST_CHATS: usize = 1024;
+
 /// What a connection subscribed to.
 #[derive(Debug, Default)]
 pub(super) struct Subscriptions {
@@ -87,7 +94,9 @@ impl Subscriptions {
     fn want_chat(&self, key: SessionKey, wanted: bool) {
         let mut chats = self.chats.lock().unwrap_or_else(PoisonError::into_inner);
         if wanted {
-            chats.insert(key);
+            if chats.len() < MOST_CHATS {
+                chats.insert(key);
+            }
         } else {
             chats.remove(&key);
         }
@@ -127,10 +136,15 @@ pub(super) enum Begun {
 
 /// Requests of one connection that may be pending before it may not wait for more runs. Reading goes on, so that a stop gets in.
 const PENDING: usize = 1024;
+/// Requests of one connection that may be pending before it may ask for nothing but stops.
+const MOST_PENDING: usize = PENDING + 128;
+/// Requests of one connection that may be pending before a stop is carried out without a wait for its receipt.
+const STOPS_PENDING: usize = 2 * PENDING;
 
 impl Call<'_> {
-    /// Answers what needs no waiting, stops among it, at once; the rest is work for the connection.
-    pub(super) fn begin(&self, text: &str) -> Begun {
+    /// Answers what needs no waiting, stops among it, at once; the rest is work for the connection. `held` is what the message
+    /// takes of the budget for what comes in.
+    pub(super) fn begin(&self, text: &str, held: Option<Reservation>) -> Begun {
         let request = match Request::parse(text) {
             Ok(request) => request,
             Err(refusal) => {
@@ -138,6 +152,14 @@ impl Call<'_> {
                 return Begun::Done;
             }
         };
+        let is_stop = STOPS.contains(&request.method.as_str());
+        let mut place = self.door.calls().reserve();
+        let is_placed = place.grow(1).is_ok() && self.pending < MOST_PENDING;
+        if !is_placed && !is_stop {
+            let problem = "too many requests of this connection, or of all together, are pending";
+            self.outbox.answer(&request.id, &Err(Refusal::unavailable(problem)));
+            return Begun::Done;
+        }
         let (outbox, id) = (Arc::clone(self.outbox), request.id);
         let params = match parameters::check(&request.method, request.params) {
             Ok(params) => params,
@@ -148,9 +170,15 @@ impl Call<'_> {
         };
         match self.route(&request.method, params) {
             Route::Done(answer) => outbox.answer(&id, &answer),
+            // The stop itself is done by now.
+            Route::Later(_) if self.pending >= STOPS_PENDING => {
+                let problem = "it is carried out, and too many requests are pending to wait for what comes of it";
+                outbox.answer(&id, &Err(Refusal::unavailable(problem)));
+            }
             Route::Later(work) => {
                 return Begun::Later(Box::pin(async move {
                     outbox.answer(&id, &work.await);
+                    drop((held, place));
                     None
                 }));
             }
@@ -158,6 +186,7 @@ impl Call<'_> {
                 let lookup = Box::pin(async move {
                     let found = work.await;
                     outbox.answer(&id, &found.as_ref().map(|_| json!({"following": true})).map_err(Clone::clone));
+                    drop((held, place));
                     found.ok()
                 });
                 return Begun::Follow(run, lookup);

@@ -8,6 +8,7 @@ use serde_json::Value;
 use tokio::sync::{Notify, watch};
 
 use super::{MAX_BUFFERED, ROOM, close, frame};
+use crate::budget::{ByteBudget, Reservation};
 
 /// What the writer gets.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,8 +30,11 @@ pub(super) enum Weight {
     Fact,
 }
 
+/// Bytes that wait for one client before they take from the budget of all.
+const UNCOUNTED: usize = 64 * 1024;
+
 /// The queue of one connection.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Outbox {
     queue: Mutex<Queue>,
     wake: Notify,
@@ -38,15 +42,28 @@ pub(super) struct Outbox {
     closing: watch::Sender<bool>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Queue {
     waiting: VecDeque<Outgoing>,
     bytes: usize,
+    reserved: Reservation,
     seq: u64,
     closing: bool,
 }
 
 impl Outbox {
+    /// An empty queue, with a share of the bytes that may wait for all clients together.
+    pub(super) fn new(budget: &ByteBudget) -> Self {
+        let (waiting, reserved) = (VecDeque::new(), budget.reserve());
+        let queue = Queue { waiting, bytes: 0, reserved, seq: 0, closing: false };
+        Self {
+            queue: Mutex::new(queue),
+            wake: Notify::new(),
+            written: Notify::new(),
+            closing: watch::Sender::new(false),
+        }
+    }
+
     /// Queues an answer.
     pub(super) fn answer(&self, id: &str, result: &Result<Value, frame::Refusal>) {
         let text = frame::answer(id, result);
@@ -132,6 +149,8 @@ impl Outbox {
         let next = queue.waiting.pop_front()?;
         if let Outgoing::Text(text) = &next {
             queue.bytes -= text.len();
+            let counted = Queue::counted(queue.bytes);
+            queue.reserved.shrink_to(counted);
             self.written.notify_waiters();
         }
         Some(next)
@@ -142,11 +161,12 @@ impl Outbox {
         if queue.closing {
             return;
         }
-        if queue.bytes + text.len() > MAX_BUFFERED {
+        if !queue.has_room(text.len()) {
             if weight == Weight::Fact {
                 // What waits is given up with the client; it resumes by its cursor.
                 queue.closing = true;
                 queue.bytes = 0;
+                queue.reserved.shrink_to(0);
                 queue.waiting = VecDeque::from([Outgoing::Close(close::POLICY, "slow consumer")]);
                 self.closing.send_replace(true);
             }
@@ -163,15 +183,46 @@ impl Outbox {
     }
 }
 
+impl Queue {
+    /// Makes room for so many more bytes, if there is any.
+    fn has_room(&mut self, bytes: usize) -> bool {
+        let bytes = self.bytes + bytes;
+        let counted = Self::counted(bytes);
+        bytes <= MAX_BUFFERED && self.reserved.resize(counted).is_ok()
+    }
+
+    /// What of so many bytes takes from the budget.
+    fn counted(bytes: usize) -> usize {
+        if bytes > UNCOUNTED { bytes } else { 0 }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
     use super::*;
 
+    fn outbox() -> Outbox {
+        Outbox::new(&ByteBudget::new(2 * MAX_BUFFERED))
+    }
+
+    #[tokio::test]
+    async fn many_slow_clients_share_what_may_wait_for_them() {
+        let budget = ByteBudget::new(1000 * 1000);
+        let (slow, slower, quick) = (Outbox::new(&budget), Outbox::new(&budget), Outbox::new(&budget));
+        slow.event("run", &json!("x".repeat(700 * 1000)), Weight::Fact);
+        slower.event("run", &json!("x".repeat(700 * 1000)), Weight::Fact);
+        assert_eq!(slower.next().await, Outgoing::Close(close::POLICY, "slow consumer"));
+        quick.event("run", &json!("x".repeat(1000)), Weight::Fact);
+        assert!(matches!(quick.next().await, Outgoing::Text(_)));
+        assert!(matches!(slow.next().await, Outgoing::Text(_)));
+        assert_eq!(budget.left(), 1000 * 1000);
+    }
+
     /// Fills an outbox with facts until a few bytes are left.
     fn nearly_full() -> Outbox {
-        let outbox = Outbox::default();
+        let outbox = outbox();
         outbox.event("run", &json!("x".repeat(MAX_BUFFERED - 1000)), Weight::Fact);
         outbox
     }
@@ -200,7 +251,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_waits_is_written_before_an_ordinary_end() {
-        let outbox = Outbox::default();
+        let outbox = outbox();
         outbox.event("run", &json!("ended"), Weight::Fact);
         outbox.close(close::RESTART, "service restart");
         assert!(matches!(outbox.next().await, Outgoing::Text(_)));
