@@ -4,6 +4,7 @@ mod archive;
 mod audit;
 mod channels;
 mod config;
+mod hold;
 mod journal;
 mod look;
 mod memory;
@@ -23,7 +24,6 @@ use std::time::Duration;
 use quell_kernel::Registry;
 use quell_kernel::registry::{Gate, StopAsk, StopScope};
 use quell_protocol::api::Hold;
-use quell_protocol::audit::Action;
 use quell_protocol::{HookEvent, Principal, RunId, Surface};
 use tokio_util::sync::CancellationToken;
 
@@ -42,7 +42,7 @@ use crate::proc::Wardens;
 pub use crate::runs::{Runs, Stop, Ticket};
 use crate::session::{Cradle, SessionGround, Sessions, sweep_at_times};
 pub use crate::session::{Got, NotMade, SessionSettings};
-use crate::store::{Store, StoreError};
+use crate::store::Store;
 use crate::tools::Toolbox;
 use crate::tools::background::Background;
 pub use archive::{ArchiveReader, BadArchive, ImportError};
@@ -81,6 +81,10 @@ struct Inner {
     config: EngineConfig,
     notes: Notes,
     closing: CancellationToken,
+    /// A hold that the database has refused so far.
+    unwritten_hold: tokio::sync::Mutex<Option<Hold>>,
+    /// Whether the database took a write, and when that was asked.
+    writable: tokio::sync::Mutex<Option<(tokio::time::Instant, Result<(), String>)>>,
 }
 
 impl Engine {
@@ -125,7 +129,22 @@ impl Engine {
             runs.set_gate(Gate::Held);
         }
         let (notes, closing) = (Notes::default(), CancellationToken::new());
-        let inner = Inner { clock, hub, store, access, models, workshop, runs, sessions, config, notes, closing };
+        let (unwritten_hold, writable) = (tokio::sync::Mutex::default(), tokio::sync::Mutex::default());
+        let inner = Inner {
+            clock,
+            hub,
+            store,
+            access,
+            models,
+            workshop,
+            runs,
+            sessions,
+            config,
+            notes,
+            closing,
+            unwritten_hold,
+            writable,
+        };
         let engine = Self(Arc::new(inner));
         engine.0.runs.spawn(maintain(engine.clone()));
         engine.0.runs.spawn(sweep_at_times(engine.0.sessions.clone()));
@@ -220,19 +239,6 @@ impl Engine {
         self.0.store.fenced().is_cancelled()
     }
 
-    /// Holds new runs from this moment, not yet durable: for a caller that stops everything first and stores the hold then.
-    pub fn hold_now(&self) {
-        if self.is_open() {
-            self.0.runs.set_gate(Gate::Held);
-        }
-    }
-
-    /// True while new runs are refused by a hold.
-    #[must_use]
-    pub fn is_held(&self) -> bool {
-        self.0.runs.gate() == Gate::Held
-    }
-
     /// Its MCP servers.
     #[must_use]
     pub fn mcp(&self) -> &Mcp {
@@ -267,38 +273,6 @@ impl Engine {
     #[must_use]
     pub fn live_sessions(&self) -> usize {
         self.0.sessions.count()
-    }
-
-    /// Holds new runs, or lets them in again. Holding acts at once and is durable when this returns; lifting is durable first.
-    ///
-    /// # Errors
-    /// The store's error. A hold that could not be stored still holds until the daemon ends.
-    ///
-    /// # Cancel safety
-    /// Safe: it goes on in a task of the engine.
-    pub async fn set_hold(&self, caller: &Caller, held: bool, reason: Option<String>) -> Result<Hold, StoreError> {
-        let since = held.then(|| self.0.clock.rfc3339(self.0.clock.now()));
-        let by = held.then(|| caller.principal.clone());
-        let hold = Hold { held, reason: reason.filter(|_| held), since, by };
-        let action = if held { Action::Hold } else { Action::LiftHold };
-        let deed = Deed { action, target: None, detail: hold.reason.clone() };
-        if held {
-            self.hold_now();
-            // It acts from now on, stored or not.
-            self.audit(caller, deed.clone());
-        }
-        let (engine, who) = (self.clone(), caller.clone());
-        let done = self.seen_through(async move {
-            engine.0.store.set_hold(&hold).await?;
-            if !held {
-                engine.audit(&who, deed);
-                engine.let_in_again();
-            }
-            tracing::info!(principal = %who.principal, held, "hold changed");
-            engine.0.hub.publish(&Notice::Hold { held });
-            Ok(hold)
-        });
-        done.await.ok_or(StoreError::Closed)?
     }
 
     /// Takes new runs, and starts those that wait.
@@ -337,6 +311,7 @@ async fn maintain(engine: Engine) {
                 engine.0.runs.sweep();
                 engine.0.sessions.drop_histories(HISTORY_KEPT);
                 engine.let_vanished_go();
+                engine.write_hold_again().await;
             }
         }
     }

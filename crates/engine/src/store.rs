@@ -170,6 +170,17 @@ impl Store {
         self.0.writer.close().await;
     }
 
+    /// Writes next to nothing.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the database cannot be written.
+    ///
+    /// # Cancel safety
+    /// Safe, as [`Store`] says.
+    pub async fn probe(&self) -> Result<(), StoreError> {
+        self.write_relaxed(|db| db.execute("UPDATE boot SET number = number", []).map(drop)).await
+    }
+
     async fn write<T, F>(&self, work: F) -> Result<T, StoreError>
     where
         T: Send + 'static,

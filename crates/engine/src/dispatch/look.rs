@@ -5,7 +5,7 @@ use std::sync::Arc;
 use quell_kernel::Push;
 use quell_kernel::registry::{AgentPhase, StopAsk, StopScope};
 use quell_kernel::turn::Turn;
-use quell_protocol::api::{AgentAbortAnswer, AgentRow, HistoryMessage, Hold, List, RunView, SessionRow};
+use quell_protocol::api::{AgentAbortAnswer, AgentRow, HistoryMessage, List, RunView, SessionRow};
 use quell_protocol::approval::{ApprovalRow, Decision};
 use quell_protocol::audit::Action;
 use quell_protocol::{AgentId, EventKind, RunEvent, RunId, SessionKey};
@@ -312,17 +312,6 @@ impl Engine {
         let deed = Deed::to(action, "approval", id);
         self.audit(caller, deed.with(format!("run: {}; tool: {}; of {}", row.run_id, row.tool, row.principal)));
         Ok(row)
-    }
-
-    /// The hold.
-    ///
-    /// # Errors
-    /// The store's error.
-    ///
-    /// # Cancel safety
-    /// Safe: it only reads.
-    pub async fn hold(&self) -> Result<Hold, StoreError> {
-        self.inner().store.hold().await
     }
 
     /// Model requests that are out now.

@@ -16,10 +16,15 @@ pub(super) async fn healthz() -> Json<Value> {
 }
 
 pub(super) async fn readyz(State(door): State<Door>) -> Result<Json<Value>, Refused> {
-    if door.engine().is_open() {
-        return Ok(Json(json!({"status": "ready"})));
+    if !door.engine().is_open() {
+        return Err(refuse(ErrorCode::ShuttingDown, "the daemon is closing"));
     }
-    Err(refuse(ErrorCode::ShuttingDown, "the daemon is closing"))
+    match door.engine().writable().await {
+        Ok(()) => Ok(Json(json!({"status": "ready"}))),
+        Err(problem) => {
+            Err(refuse(ErrorCode::StoreUnavailable, format!("no run can be taken: {problem}")).retry_after(1))
+        }
+    }
 }
 
 pub(super) async fn metrics(State(door): State<Door>, _visitor: Visitor) -> Result<Response, Refused> {

@@ -7,6 +7,7 @@ use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use quell_engine::access::Caller;
 use quell_engine::dispatch::{Stop, stop_answer};
+use quell_engine::store::StoreError;
 use quell_kernel::Push;
 use quell_kernel::registry::{Background, Queued, StopAsk, StopScope};
 use quell_protocol::api::{
@@ -133,7 +134,15 @@ pub(super) async fn everything(
     let unstored = if request.hold { door.engine().set_hold(caller, true, request.reason).await.err() } else { None };
     wait_if_asked(&query, &stop).await;
     let held = door.engine().is_held();
-    Ok(Json(StopAllAnswer { stop: stop_answer(stop), held, hold_problem: unstored.map(|error| error.to_string()) }))
+    Ok(Json(StopAllAnswer { stop: stop_answer(stop), held, hold_problem: unstored.map(|error| unwritten(&error)) }))
+}
+
+/// What a hold is worth that is in memory only.
+fn unwritten(error: &StoreError) -> String {
+    format!(
+        "new runs are refused from now on, but that could not be written down, and a restart before it is would take runs \
+         again: {error}"
+    )
 }
 
 async fn wait_if_asked(query: &WaitQuery, stop: &Stop) {
@@ -158,7 +167,12 @@ pub(super) async fn set_hold(
     visitor: Visitor,
     Optional(request): Optional<HoldRequest>,
 ) -> Result<Json<Hold>, Refused> {
-    Ok(Json(door.engine().set_hold(visitor.admin()?, request.held.unwrap_or(true), request.reason).await?))
+    let (caller, held) = (visitor.admin()?, request.held.unwrap_or(true));
+    match door.engine().set_hold(caller, held, request.reason).await {
+        Ok(hold) => Ok(Json(hold)),
+        Err(error) if held && door.engine().is_held() => Err(refuse(ErrorCode::StoreUnavailable, unwritten(&error))),
+        Err(error) => Err(error.into()),
+    }
 }
 
 pub(super) async fn lift_hold(State(door): State<Door>, visitor: Visitor) -> Result<Json<Hold>, Refused> {

@@ -121,6 +121,34 @@ async fn a_full_disk_ends_runs_with_a_reason_and_hangs_nothing() {
     assert!(site.daemon.stop().await.success(), "{}", site.daemon.output());
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hold_on_a_full_disk_says_that_it_is_not_written_and_holds() {
+    let site = Cramped::open().await;
+    let http = site.daemon.http();
+    assert_eq!(http.get("/readyz").await.status, 200);
+    site.fill();
+    let refused = http.send(http.request(reqwest::Method::PUT, "/api/hold")).await;
+    assert_eq!((refused.status, refused.code()), (503, Some("store_unavailable")), "{refused:?}");
+    assert!(format!("{refused:?}").contains("new runs are refused from now on"), "{refused:?}");
+    assert_eq!(http.get("/api/hold").await.expect_status(200)["held"], true, "it is told that nothing is on hold");
+    assert_eq!(site.send("new").await.code(), Some("held"));
+    let ready = http.get("/readyz").await;
+    assert_eq!((ready.status, ready.code()), (503, Some("store_unavailable")), "{ready:?}");
+    assert!(format!("{ready:?}").contains("full"), "{ready:?}");
+
+    site.make_room();
+    // Written down as soon as that can be done, by itself.
+    let file = site.disk.join("quell.db");
+    quell_testkit::leaks::settled(PATIENCE, move || {
+        let database = rusqlite::Connection::open(&file).map_err(|error| error.to_string())?;
+        let held: bool =
+            database.query_row("SELECT held FROM hold", [], |row| row.get(0)).map_err(|error| error.to_string())?;
+        if held { Ok(()) } else { Err("it is not held".to_owned()) }
+    })
+    .await;
+    assert_eq!(http.get("/readyz").await.status, 200);
+}
+
 /// The first write of a start is the number of the boot, which all later ones are checked against.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_disk_that_is_full_at_the_start_is_named_and_not_taken_for_another_daemon() {
