@@ -8,6 +8,7 @@ use quell_engine::Engine;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::attempts::Attempts;
 use crate::budget::ByteBudget;
 use crate::channels::flow::Channels;
 use crate::http::name_of;
@@ -63,6 +64,7 @@ struct Inner {
     streams: AtomicUsize,
     importing: AtomicBool,
     budgets: Budgets,
+    attempts: Attempts,
     pressed: Pressed,
     channels: OnceLock<Channels>,
 }
@@ -101,6 +103,7 @@ impl Door {
             streams: AtomicUsize::new(0),
             importing: AtomicBool::new(false),
             budgets,
+            attempts: Attempts::default(),
             pressed: Pressed::default(),
             channels: OnceLock::new(),
         }))
@@ -140,6 +143,11 @@ impl Door {
     /// The page's files, compressed.
     pub(crate) fn pressed(&self) -> &Pressed {
         &self.0.pressed
+    }
+
+    /// Bad tokens of late.
+    pub(crate) fn attempts(&self) -> &Attempts {
+        &self.0.attempts
     }
 
     /// Bytes of bodies and frames that are being received from callers with a token.

@@ -29,7 +29,7 @@ use axum::response::Response;
 use axum::routing::{delete, get, post};
 
 use crate::door::Door;
-pub(crate) use auth::{Visitor, check_origin, cookie, origin_of};
+pub(crate) use auth::{Visitor, check_origin, cookie, origin_of, peer_of};
 pub(crate) use host::name_of;
 pub(crate) use problem::{Refused, refuse};
 pub(crate) use stop::is_stop_route;

@@ -1,5 +1,6 @@
 //! The doors of Quell. They translate between foreign words and the engine's, and decide nothing.
 
+mod attempts;
 mod budget;
 pub mod channels;
 pub mod door;

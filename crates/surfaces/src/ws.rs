@@ -26,7 +26,7 @@ use quell_engine::access::{Credential, Origin};
 use quell_protocol::ErrorCode;
 
 use crate::door::Door;
-use crate::http::{check_origin, cookie, origin_of, refuse};
+use crate::http::{check_origin, cookie, origin_of, peer_of, refuse};
 use crate::page;
 use crate::serve::Connection;
 
@@ -80,6 +80,7 @@ pub(crate) async fn upgrade(State(door): State<Door>, request: Request) -> Respo
     };
     let visit = Visit {
         origin: origin_of(request.extensions(), request.headers()),
+        peer: peer_of(request.extensions()),
         browser: browser(&request, &door),
         connection: request.extensions().get::<Connection>().cloned(),
     };
@@ -93,6 +94,7 @@ pub(crate) async fn upgrade(State(door): State<Door>, request: Request) -> Respo
 /// What the upgrade says of a client before it speaks.
 struct Visit {
     origin: Origin,
+    peer: Option<std::net::IpAddr>,
     /// The page's cookie, if it is a good one.
     browser: Option<Credential>,
     /// The connection, which gives way to others as long as it has shown no valid token.

@@ -1,6 +1,6 @@
 //! Who comes in: bearer token or the page's cookie, with the origin of browsers checked.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use axum::extract::{ConnectInfo, FromRequestParts};
 use axum::http::request::Parts;
@@ -76,6 +76,9 @@ impl FromRequestParts<Door> for Visitor {
         let shown = credential(&parts.headers, door);
         let owner = shown.and_then(|shown| door.engine().access().owner(&shown));
         let Some((principal, scope)) = owner else {
+            if shown.is_some() {
+                refuse_many(door, &parts.extensions)?;
+            }
             return Err(refuse(
                 ErrorCode::Unauthorized,
                 "send `Authorization: Bearer TOKEN`; the daemon wrote an admin token to `token` in its data directory",
@@ -88,6 +91,23 @@ impl FromRequestParts<Door> for Visitor {
         let origin = origin_of(&parts.extensions, &parts.headers);
         Ok(Self(Caller { principal, scope, surface, origin }))
     }
+}
+
+/// Counts a bad token, and refuses shortly when there were too many from that address. Asked after the token was found to be
+/// bad, so that nobody is kept out by what others on the same address do.
+pub(super) fn refuse_many(door: &Door, extensions: &Extensions) -> Result<(), Refused> {
+    match door.attempts().failed(peer_of(extensions)) {
+        None => Ok(()),
+        Some(seconds) => {
+            let detail = format!("too many requests with a bad token came from this address; wait {seconds} s");
+            Err(refuse(ErrorCode::TooManyAttempts, detail).retry_after(seconds))
+        }
+    }
+}
+
+/// The address that a request came from, if the server tells.
+pub(crate) fn peer_of(extensions: &Extensions) -> Option<IpAddr> {
+    extensions.get::<ConnectInfo<SocketAddr>>().map(|ConnectInfo(peer)| peer.ip())
 }
 
 /// The bearer token of a request.

@@ -1,15 +1,15 @@
 //! How a browser gets its cookie: by the one-time link, or by a token; and how it gives it back.
 
 use axum::Json;
-use axum::extract::{Path, State};
-use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::extract::{Path, Request, State};
+use axum::http::{Extensions, HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Redirect, Response};
 use quell_engine::access::SignedIn;
 use quell_protocol::ErrorCode;
 use quell_protocol::page::{Me, SignInLink, SignInRequest};
 use secrecy::ExposeSecret;
 
-use super::auth::cookie;
+use super::auth::{cookie, refuse_many};
 use super::body::Unproven;
 use super::{Refused, Visitor, check_origin, refuse};
 use crate::door::Door;
@@ -24,27 +24,33 @@ pub(super) async fn by_link(
     State(door): State<Door>,
     Path(code): Path<String>,
     method: Method,
-    headers: HeaderMap,
+    request: Request,
 ) -> Result<Response, Refused> {
+    let headers = request.headers();
     if method != Method::GET {
         return Ok(Redirect::to("/").into_response());
     }
     Ok(match door.engine().access().sign_in_by_link(&code).await? {
         Some(signed_in) => {
             tracing::info!(principal = %signed_in.principal, "a browser signed in by its link");
-            with_cookie(Redirect::to("/"), &set(&door, &headers, signed_in.cookie.expose_secret(), LIFE_S))
+            with_cookie(Redirect::to("/"), &set(&door, headers, signed_in.cookie.expose_secret(), LIFE_S))
         }
-        None => Redirect::to(FAILED).into_response(),
+        None => {
+            refuse_many(&door, request.extensions())?;
+            Redirect::to(FAILED).into_response()
+        }
     })
 }
 
 pub(super) async fn by_token(
     State(door): State<Door>,
+    extensions: Extensions,
     headers: HeaderMap,
     Unproven(request): Unproven<SignInRequest>,
 ) -> Result<Response, Refused> {
     check_origin(&headers, &door)?;
     let Some(signed_in) = door.engine().access().sign_in(request.token.expose().trim()).await? else {
+        refuse_many(&door, &extensions)?;
         return Err(refuse(
             ErrorCode::Unauthorized,
             "this is no token of this daemon; the first one is in the file `token` of its data directory",

@@ -20,9 +20,9 @@ use super::chat::Chats;
 use super::follows::Follows;
 use super::frame::{Refusal, Request};
 use super::handshake::{self, Peer};
+use super::intake::Intake;
 use super::methods::{Begun, Call, Subscriptions, Work};
 use super::outbox::{Outbox, Outgoing, Weight};
-use super::intake::Intake;
 use super::transport::Socket;
 use super::{BURST, CLOSE_GRACE, HANDSHAKE, MAX_BEFORE_AUTH, PING, TICK, Visit, close};
 use crate::budget::Reservation;
@@ -215,7 +215,7 @@ fn first_request(
     hall: &Hall<'_>,
     connection: &str,
 ) -> Result<(String, Peer, serde_json::Value), (String, Box<handshake::Failed>)> {
-    let wrong = |refusal| Box::new(handshake::Failed { refusal, code: close::POLICY, why: "invalid handshake" });
+    let wrong = |refusal| Box::new(handshake::Failed::policy(refusal, "invalid handshake"));
     let request = Request::parse(text).map_err(|refusal| (Request::id_of(text), wrong(refusal)))?;
     if request.method != "connect" {
         let refusal = Refusal::invalid("invalid handshake: the first request must be connect");
@@ -223,7 +223,13 @@ fn first_request(
     }
     match handshake::connect(hall.door, hall.visit.browser.as_ref(), request.params, connection) {
         Ok((peer, hello)) => Ok((request.id, peer, hello)),
-        Err(failed) => Err((request.id, Box::new(failed))),
+        Err(failed) => {
+            if failed.is_bad_token {
+                // It is told; the connection ends in any case.
+                let _ = hall.door.attempts().failed(hall.visit.peer);
+            }
+            Err((request.id, Box::new(failed)))
+        }
     }
 }
 

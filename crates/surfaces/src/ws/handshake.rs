@@ -115,11 +115,13 @@ pub(super) struct Failed {
     pub(super) refusal: Refusal,
     pub(super) code: u16,
     pub(super) why: &'static str,
+    /// True when a token was shown that is nobody's.
+    pub(super) is_bad_token: bool,
 }
 
 impl Failed {
-    fn policy(refusal: Refusal, why: &'static str) -> Self {
-        Self { refusal, code: close::POLICY, why }
+    pub(super) fn policy(refusal: Refusal, why: &'static str) -> Self {
+        Self { refusal, code: close::POLICY, why, is_bad_token: false }
     }
 }
 
@@ -181,7 +183,7 @@ fn negotiate(connect: &Connect) -> Result<u64, Failed> {
         "minimumProbeProtocol": SPOKEN.start(),
     });
     let refusal = Refusal::invalid("protocol mismatch: this gateway speaks 3 and 4").with_details(details);
-    Err(Failed { refusal, code: close::PROTOCOL, why: "protocol mismatch" })
+    Err(Failed { code: close::PROTOCOL, ..Failed::policy(refusal, "protocol mismatch") })
 }
 
 fn authenticate(door: &Door, shown: Option<Credential>) -> Result<(Credential, Principal, Scope), Failed> {
@@ -196,7 +198,8 @@ fn authenticate(door: &Door, shown: Option<Credential>) -> Result<(Credential, P
         return Err(refuse("AUTH_TOKEN_MISSING", "update_auth_configuration", message));
     };
     let (principal, scope) = door.engine().access().owner(&credential).ok_or_else(|| {
-        refuse("AUTH_TOKEN_MISMATCH", "update_auth_credentials", "unauthorized: gateway token mismatch")
+        let failed = refuse("AUTH_TOKEN_MISMATCH", "update_auth_credentials", "unauthorized: gateway token mismatch");
+        Failed { is_bad_token: true, ..failed }
     })?;
     Ok((credential, principal, scope))
 }

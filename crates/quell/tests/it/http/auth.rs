@@ -43,6 +43,29 @@ async fn every_route_but_health_and_readiness_needs_a_token() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn many_bad_tokens_are_told_to_wait_and_good_ones_get_in() {
+    let house = House::open().await;
+    let guesser = house.http.with_token("wrong");
+    let mut waits = 0;
+    for _ in 0..150 {
+        let answer = guesser.request(Method::GET, "/api/runs").send().await.unwrap();
+        let wait = answer.headers().get("retry-after").and_then(|wait| wait.to_str().ok()?.parse::<u64>().ok());
+        match answer.status().as_u16() {
+            401 => assert_eq!((wait, waits), (None, 0)),
+            429 => {
+                assert!(wait.is_some_and(|seconds| (1..=60).contains(&seconds)), "{wait:?}");
+                waits += 1;
+            }
+            other => panic!("{other}"),
+        }
+    }
+    assert!(waits > 0, "bad tokens are taken for ever");
+    let stopped = house.http.post("/api/stop", &json!({})).await;
+    assert_eq!(stopped.status, 200, "the bad tokens of others keep a stop out: {stopped:?}");
+    assert_eq!(house.http.with_token("").get("/api/runs").await.status, 401, "no token is no bad one");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_refusal_says_how_to_come_in() {
     let house = House::open().await;
     let stranger = house.http.with_token("");
