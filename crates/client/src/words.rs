@@ -1,7 +1,7 @@
 //! Numbers, times and foreign text as people read them. Pure functions; the current time comes in as an argument.
 
 use jiff::Timestamp;
-pub use quell_protocol::words::{count, millis, one_line};
+pub use quell_protocol::words::{count, is_hidden, millis, one_line, without_hidden};
 use serde_json::Value;
 
 /// How long ago an RFC 3339 time was: `just now`, `12 s ago`, `2 min ago`, `3 h ago`, `4 days ago`. A text that is no time
@@ -53,10 +53,40 @@ pub fn size(bytes: u64) -> String {
 }
 
 /// Foreign text of many lines made fit for a terminal: everything that could move the cursor, other than a line break or a
-/// tab, is left out, so that an answer cannot rewrite the screen.
+/// tab, or show what follows in another order is left out, so that an answer cannot rewrite the screen.
 #[must_use]
 pub fn harmless(text: &str) -> String {
-    text.chars().filter(|c| matches!(c, '\n' | '\t') || !c.is_control()).collect()
+    without_hidden(text).chars().filter(|c| matches!(c, '\n' | '\t') || !c.is_control()).collect()
+}
+
+/// A value from outside in a line of the log: as it is when it is a plain word, else in quotes, with everything that could be
+/// taken for the end of it, for another line or for nothing spelt out.
+#[must_use]
+pub fn log_value(text: &str) -> String {
+    let is_plain =
+        |c: char| c.is_alphanumeric() || matches!(c, '.' | '_' | ':' | '-' | '/' | '@' | '+' | '#' | '%' | ',');
+    if !text.is_empty() && text.chars().all(is_plain) || is_quoted(text) {
+        return log_text(text);
+    }
+    log_text(&format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\"")))
+}
+
+/// A text in a line of the log: on one line, and nothing hidden in it.
+#[must_use]
+pub fn log_text(text: &str) -> String {
+    in_full(text).replace('\n', "\\n")
+}
+
+/// True for one text in quotes, such as a `Debug` of a text makes it.
+fn is_quoted(text: &str) -> bool {
+    let Some(inside) = text.strip_prefix('"').and_then(|text| text.strip_suffix('"')) else { return false };
+    let mut escaped = false;
+    let ends = inside.chars().any(|c| {
+        let ends = c == '"' && !escaped;
+        escaped = c == '\\' && !escaped;
+        ends
+    });
+    !ends && !escaped
 }
 
 /// Foreign text as somebody has to see it who decides about it: nothing is left out, and what would be invisible or would
@@ -151,6 +181,25 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
+
+    #[test]
+    fn nothing_hidden_reaches_a_terminal() {
+        let hidden = "a\u{202e}b\u{2066}c\u{200b}d\u{feff}e\u{2028}f\u{61c}g\u{200d}h\u{9b}i\u{1b}[2Jj";
+        assert_eq!(harmless(hidden), "abcdefghi[2Jj");
+        assert_eq!(one_line(hidden, 80), "abcdefgh i [2Jj");
+        let family = "\u{1f468}\u{200d}\u{1f469}";
+        assert_eq!((harmless(family), one_line(family, 80)), (family.into(), family.into()));
+    }
+
+    #[test]
+    fn a_value_cannot_forge_a_line_of_the_log() {
+        assert_eq!(log_value("telegram:12/34"), "telegram:12/34");
+        assert_eq!(log_value("s principal=admin"), "\"s principal=admin\"");
+        assert_eq!(log_value("\"s\" principal=\"admin\""), r#""\"s\" principal=\"admin\"""#);
+        assert_eq!(log_value(r#""one \" text""#), r#""one \" text""#);
+        assert_eq!(log_value("a\n2026 INFO\u{202e}"), r#""a\n2026 INFO\u{202e}""#);
+        assert_eq!(log_value(""), "\"\"");
+    }
 
     #[rstest]
     #[case(0.0, "0 ms")]

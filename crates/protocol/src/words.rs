@@ -42,12 +42,40 @@ pub fn count(number: u64, one: &str, many: &str) -> String {
     format!("{number} {}", if number == 1 { one } else { many })
 }
 
-/// Foreign text made fit for one line of a terminal: control characters (and with them escape sequences) become spaces, runs
-/// of white space become one, and what is longer than `most` characters ends in `…`.
+/// True for signs that show nothing and change what is shown around them: marks of direction, marks of width zero, separators
+/// of lines and paragraphs that only some programs see.
+#[must_use]
+pub const fn is_hidden(c: char) -> bool {
+    matches!(
+        c,
+        '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}'
+    )
+}
+
+/// Text without what is hidden in it. A joiner stays between two pictures, which it makes one of.
+#[must_use]
+pub fn without_hidden(text: &str) -> String {
+    let is_picture = |c: &char| matches!(c, '\u{2190}'..='\u{2bff}' | '\u{fe0f}' | '\u{1f000}'..='\u{1faff}');
+    let mut shown = String::with_capacity(text.len());
+    let mut rest = text.chars().peekable();
+    while let Some(c) = rest.next() {
+        let joins = c == '\u{200d}'
+            && shown.chars().next_back().is_some_and(|before| is_picture(&before))
+            && rest.peek().is_some_and(is_picture);
+        if joins || !is_hidden(c) {
+            shown.push(c);
+        }
+    }
+    shown
+}
+
+/// Foreign text made fit for one line of a terminal: control characters (and with them escape sequences) become spaces, hidden
+/// ones are left out, runs of white space become one, and what is longer than `most` characters ends in `…`.
 #[must_use]
 pub fn one_line(text: &str, most: usize) -> String {
-    let clean: String =
-        text.chars().take(most.saturating_mul(4)).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let begins: String = text.chars().take(most.saturating_mul(4)).collect();
+    let cut = begins.len() < text.len();
+    let clean: String = without_hidden(&begins).chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     let mut line = String::new();
     for word in clean.split_whitespace() {
         if !line.is_empty() {
@@ -55,7 +83,6 @@ pub fn one_line(text: &str, most: usize) -> String {
         }
         line.push_str(word);
     }
-    let cut = clean.chars().count() < text.chars().count();
     if line.chars().count() <= most && !cut {
         return line;
     }

@@ -2,7 +2,10 @@
 
 use std::io::IsTerminal;
 
+use quell_client::words::{log_text, log_value};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::field::MakeExt;
+use tracing_subscriber::fmt::format::debug_fn;
 
 use crate::cli::Command;
 
@@ -10,8 +13,14 @@ pub(crate) fn start(command: &Command) {
     // The MCP library logs whole messages as info.
     let default = if matches!(command, Command::Serve(_)) { "info,rmcp=error" } else { "error" };
     let filter = EnvFilter::try_from_env("QUELL_LOG").unwrap_or_else(|_| EnvFilter::new(default));
+    // Values may come from anybody; none ends its field or its line early.
+    let fields = debug_fn(|writer, field, value| match field.name() {
+        "message" => write!(writer, "{}", log_text(&format!("{value:?}"))),
+        name => write!(writer, "{name}={}", log_value(&format!("{value:?}"))),
+    });
     tracing_subscriber::fmt()
         .with_env_filter(filter)
+        .fmt_fields(fields.delimited(" "))
         .with_writer(std::io::stderr)
         // What cannot be written is lost: telling that on the same stream would panic in the middle of a request.
         .log_internal_errors(false)

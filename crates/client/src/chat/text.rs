@@ -6,6 +6,8 @@ use ratatui::text::{Line, Span};
 use unicode_segmentation::UnicodeSegmentation;
 use unicode_width::UnicodeWidthStr;
 
+use crate::words::without_hidden;
+
 /// Columns between two stops of a tab.
 const TAB: usize = 4;
 
@@ -14,7 +16,7 @@ const TAB: usize = 4;
 pub(super) fn clean(text: &str) -> String {
     let mut clean = String::with_capacity(text.len());
     let mut column = 0;
-    for c in text.chars() {
+    for c in without_hidden(text).chars() {
         match c {
             '\n' => {
                 clean.push(c);
@@ -25,7 +27,7 @@ pub(super) fn clean(text: &str) -> String {
                 clean.extend(std::iter::repeat_n(' ', wide));
                 column += wide;
             }
-            c if c.is_control() || turns_around(c) => {}
+            c if c.is_control() => {}
             c => {
                 clean.push(c);
                 column += 1;
@@ -33,11 +35,6 @@ pub(super) fn clean(text: &str) -> String {
         }
     }
     clean
-}
-
-/// Marks that make a terminal show what follows in another order, and the line breaks that only some programs see.
-fn turns_around(c: char) -> bool {
-    matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{61c}' | '\u{200e}' | '\u{200f}')
 }
 
 /// Columns that a text takes.

@@ -8,7 +8,7 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
-use crate::words::harmless;
+use crate::words::{harmless, is_hidden, without_hidden};
 
 /// What a pane can show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,8 +55,13 @@ impl Pane {
         }
     }
 
+    /// The one way to the writer: no terminal gets what would show its lines in another order.
     fn write(&mut self, text: &str) -> io::Result<()> {
-        self.writer.write_all(text.as_bytes())?;
+        if self.is_terminal() && text.contains(is_hidden) {
+            self.writer.write_all(without_hidden(text).as_bytes())?;
+        } else {
+            self.writer.write_all(text.as_bytes())?;
+        }
         self.writer.flush()
     }
 }
@@ -304,6 +309,15 @@ mod tests {
         screen.finish().unwrap();
         assert_eq!((seen.out(), seen.err()), ("a\u{1b}[1mb\n".into(), String::new()));
         assert_eq!(screen.out().paint(Tone::Done, "x"), "x");
+    }
+
+    #[test]
+    fn no_line_of_a_terminal_holds_hidden_marks() {
+        let (mut screen, seen) = shown(PaneKind::Plain);
+        screen.line("session a\u{202e}b").unwrap();
+        screen.remark("c\u{200b}d").unwrap();
+        screen.redraw(0, &["e\u{2066}f".to_owned()]).unwrap();
+        assert!(!seen.both().contains(is_hidden), "{:?}", seen.both());
     }
 
     #[test]
