@@ -6,7 +6,7 @@ import { h, keyed, listen, setText } from "./dom.js";
 import { framed } from "./frame.js";
 import { picture } from "./picture.js";
 import { reasonOf } from "./reasons.js";
-import { receiptLine } from "./receipt.js";
+import { amendmentLines, receiptLine } from "./receipt.js";
 import { phaseMark, updatePhase } from "./run-row.js";
 import { watch } from "./run-watch.js";
 import { shortId } from "./short-id.js";
@@ -96,6 +96,7 @@ function furnish(root, runId, changed) {
     facts: h("dl", { class: "facts" }),
     receipt: h("p", { class: "receipt-line", "aria-live": "polite" }),
     leftovers: h("ul", { class: "leftovers", hidden: true }),
+    amendments: h("ul", { class: "amendments", hidden: true }),
     heading: h("h2", { id: "timeline-title" }),
     picture: picture(changed),
     processes: h("div", {}),
@@ -112,6 +113,7 @@ function furnish(root, runId, changed) {
     parts.message,
     parts.receipt,
     parts.leftovers,
+    parts.amendments,
     parts.facts,
     h(
       "section",
@@ -173,6 +175,14 @@ function drawReceipt(parts, receipt) {
     left,
     ({ name }) => name,
     ({ name }) => h("li", {}, oneLine(name, 300)),
+  );
+  const later = receipt ? amendmentLines(receipt) : [];
+  parts.amendments.hidden = later.length === 0;
+  keyed(
+    parts.amendments,
+    later,
+    (line) => line,
+    (line) => h("li", {}, line),
   );
 }
 

@@ -2,13 +2,16 @@
 // `stopped in 12 ms · model closed after 0.4 ms · 3 processes ended (term) · history valid`
 //
 //   receiptLine(receipt)     the line
+//   amendmentLines(receipt)  what became known after the end, a line each
 //   heldLine(resources)      what is still held, for the time while a stop settles: "model gpt-5, process
 //                            4242 (cargo test)"
 
 import { counted, millis, oneLine, t } from "./texts.js";
 
 const MOST_NAME = 200;
-const PUSHED = new Set(["closed", "cancelled", "term", "kill"]);
+/** A call whose server reads, was told to cancel it, and did not answer it. */
+const UNCONFIRMED = "unconfirmed";
+const PUSHED = new Set(["closed", "cancelled", UNCONFIRMED, "term", "kill"]);
 const KINDS = {
   model_request: "model-request",
   process: "process",
@@ -31,11 +34,21 @@ export function receiptLine(receipt) {
     models(receipt),
     processes(receipt),
     ...OTHERS.map((kind) => other(receipt, kind)),
+    unconfirmed(receipt),
     ...leftovers(receipt.leftovers),
     history(receipt),
     reason(receipt.verdict),
   ];
   return parts.filter(Boolean).join(" · ");
+}
+
+export function amendmentLines(receipt) {
+  const settled = wallMs(receipt.settledAt.at);
+  return (receipt.amendments ?? []).map(({ at, text, leftovers: left = [] }) => {
+    const time = millis(Math.max(0, (wallMs(at.at) ?? 0) - (settled ?? 0)));
+    const named = left.map(({ name }) => t("receipt.still-there", { name: oneLine(name, MOST_NAME) }));
+    return [t("receipt.later", { time, what: oneLine(text, MOST_NAME) }), ...named].join("; ");
+  });
 }
 
 export function heldLine(resources) {
@@ -123,10 +136,16 @@ function processes(receipt) {
 }
 
 function other(receipt, kind) {
-  const number = ended(receipt, kind).length;
+  const number = ended(receipt, kind).filter((row) => row.how !== UNCONFIRMED).length;
   return number === 0
     ? null
     : t(`receipt.done.${KINDS[kind]}`, { what: counted(`receipt.${KINDS[kind]}`, number) });
+}
+
+/** Calls that were told to be cancelled, of which nothing more is known. */
+function unconfirmed(receipt) {
+  const number = ended(receipt, "mcp_call").filter((row) => row.how === UNCONFIRMED).length;
+  return number === 0 ? null : t("receipt.unconfirmed", { what: counted("receipt.mcp-call", number) });
 }
 
 /** What is still there, grouped by kind: it is never hidden. */

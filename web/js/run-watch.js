@@ -52,7 +52,10 @@ export function watch(runId, tell, isSeen) {
   const known = { view: null, children: new Map(), problem: null };
   let gone = false;
   let wake = () => {};
-  const forget = live.on("run", (event) => event.runId === runId && wake());
+  const undo = [
+    live.on("run", (event) => event.runId === runId && wake()),
+    live.on("run.amended", (event) => event.runId === runId && amended()),
+  ];
   const pause = (ms) =>
     new Promise((done) => {
       const timer = setTimeout(done, ms);
@@ -78,12 +81,19 @@ export function watch(runId, tell, isSeen) {
       }
     }
   };
+  // A receipt is amended when the run is over already, after the last of the looks above or between two of them.
+  const amended = async () => {
+    await read(runId, known);
+    if (!gone) {
+      tell(known);
+    }
+  };
   readUntilOver();
   return {
     look: () => wake(),
     leave() {
       gone = true;
-      forget();
+      undo.forEach((forget) => forget());
       wake();
     },
   };

@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
 
-import { heldLine, receiptLine } from "../js/receipt.js";
+import { amendmentLines, heldLine, receiptLine } from "../js/receipt.js";
 import { ago, counted, t, useTexts } from "../js/texts.js";
 import { argumentLine, callInFull, inFull, millis, oneLine, size } from "../js/words.js";
 
@@ -12,8 +12,11 @@ const read = (name) => JSON.parse(readFileSync(new URL(name, import.meta.url), "
 const table = read("../texts.json");
 useTexts(table, "en");
 
-for (const { name, receipt, line } of read("./receipt-lines.json")) {
-  test(name, () => assert.equal(receiptLine(receipt), line));
+for (const { name, receipt, line, amendments = [] } of read("./receipt-lines.json")) {
+  test(name, () => {
+    assert.equal(receiptLine(receipt), line);
+    assert.deepEqual(amendmentLines(receipt), amendments);
+  });
 }
 
 test("what is still held is named, shortly", () => {

@@ -1,7 +1,7 @@
 //! The line that sums up a receipt is the same in the terminal and on the page: both are held to one file of samples. The page
 //! checks it in `web/test/receipt.test.mjs`.
 
-use quell_client::receipt_line::receipt_line;
+use quell_client::receipt_line::{amendment_lines, receipt_line};
 use quell_protocol::Receipt;
 use serde::Deserialize;
 
@@ -10,6 +10,8 @@ struct Sample {
     name: String,
     receipt: Receipt,
     line: String,
+    #[serde(default)]
+    amendments: Vec<String>,
 }
 
 #[test]
@@ -18,5 +20,6 @@ fn the_terminal_says_what_the_page_says() {
     assert!(!samples.is_empty());
     for sample in samples {
         assert_eq!(receipt_line(&sample.receipt), sample.line, "{}", sample.name);
+        assert_eq!(amendment_lines(&sample.receipt), sample.amendments, "{}", sample.name);
     }
 }

@@ -21,7 +21,7 @@ use quell_kernel::rights::Rights;
 use quell_kernel::turn::{PartialPolicy, Sealing, Turn, TurnDraft};
 use quell_kernel::{Debts, Moment};
 use quell_protocol::hook::SessionFacts;
-use quell_protocol::{CallId, EventKind, Receipt, RunEvent, RunId, Usage, Verdict};
+use quell_protocol::{Amendment, CallId, EventKind, Receipt, RunEvent, RunId, Usage, Verdict};
 use tokio::sync::watch;
 
 use crate::channel::Errand;
@@ -122,6 +122,8 @@ struct Facts {
     /// Estimate of the model call that is under way, until it is counted.
     step_usage: Usage,
     recorded: bool,
+    /// What became known of its calls after they had been given back.
+    amendments: Vec<Amendment>,
 }
 
 #[derive(Clone, Copy)]
@@ -154,6 +156,7 @@ impl Cell {
             usage: Usage::default(),
             step_usage: Usage::default(),
             recorded: false,
+            amendments: Vec::new(),
         };
         Self {
             run,
@@ -454,6 +457,7 @@ impl Cell {
             rows: self.scope.ledger().rows(),
             usage: facts.usage,
             recorded: facts.recorded,
+            amendments: facts.amendments.clone(),
             debts,
         })
     }

@@ -1,13 +1,15 @@
 //! The client of MCP servers: each session has servers of its own, started when they are first needed and closed when nobody
 //! has used them for a while; a shared one serves all sessions.
 //!
-//! A stop cancels the call and keeps the connection; a server that goes on is restarted. What a run waits for is in its
+//! A stop cancels the call and keeps the connection; a server that goes on is restarted, and the receipt of the run says so, in
+//! an amendment where the run is over already. What a run waits for is in its
 //! ledger; a server's process is in the ledger of the server, which has a scope and a task of its own. This module knows no
 //! agents and no registry.
 
 mod config;
 mod errand;
 mod keep;
+mod late_calls;
 mod measure;
 mod names;
 mod probe;
@@ -37,6 +39,8 @@ use crate::proc::Wardens;
 use crate::scope::{Probe, Scope};
 pub use config::{BadServer, McpConfig};
 pub use names::server_of;
+pub use late_calls::LateFact;
+use late_calls::LateListener;
 pub use probe::{Health, probe};
 use server::Server;
 use slot::{Birth, Order, Slot, State, Use};
@@ -72,6 +76,8 @@ struct House {
     tasks: Scope,
     book: Mutex<Book>,
     /// Servers that are not over.
+    /// Is told what becomes known of calls whose runs do not wait any more.
+    late: Arc<LateListener>,
     alive: watch::Sender<usize>,
 }
 
@@ -139,10 +145,16 @@ impl Mcp {
             tasks: Scope::new(settings.clock, Probe::default()),
             book: Mutex::default(),
             alive: watch::Sender::new(0),
+            late: Arc::default(),
         })))
     }
 
     /// A run comes to use the servers that its agent may use.
+    /// Tells `listener` what becomes known of cancelled calls whose runs do not wait for it. It must not block.
+    pub fn on_late(&self, listener: impl Fn(LateFact) + Send + Sync + 'static) {
+        self.0.late.set(listener);
+    }
+
     #[must_use]
     pub fn visit(&self, visitor: Visitor) -> Visit {
         Visit::new(Arc::clone(&self.0), visitor)
@@ -254,6 +266,13 @@ impl House {
     }
 
     /// A server is over, but for what it left.
+    /// Gives a server to no new user; answers whether somebody still uses it.
+    fn turn_away(&self, slot: &Slot) -> bool {
+        let _no_claims = self.book();
+        slot.tell(Order::Close);
+        slot.users() > 0
+    }
+
     fn forget(&self, slot: &Arc<Slot>, leftovers: &[String]) {
         let place = (slot.server.name.clone(), slot.birth.session.clone());
         let mut book = self.book();

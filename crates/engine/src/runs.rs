@@ -5,6 +5,7 @@
 //! never waits for anything, and no two threads can announce out of order.
 
 mod agents;
+mod amend;
 mod consolidate;
 mod errand;
 mod finish;
@@ -106,6 +107,12 @@ impl Runs {
         inner.workshop.background.on_end(move |run| {
             if let Some(inner) = weak.upgrade() {
                 Self(inner).forget_if_closed(run);
+            }
+        });
+        let weak = Arc::downgrade(&inner);
+        inner.workshop.mcp.on_late(move |fact| {
+            if let Some(inner) = weak.upgrade() {
+                Self(inner).learn(fact);
             }
         });
         Self(inner)

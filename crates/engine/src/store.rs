@@ -5,6 +5,7 @@
 //! a thread, so a caller that leaves never leaves half an operation behind.
 
 mod agents;
+mod amendments;
 mod archive;
 mod audit;
 mod backup;

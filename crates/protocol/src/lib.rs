@@ -28,5 +28,7 @@ pub use event::{CallEnd, EventKind, RunEvent, ToolOutputStream};
 pub use hook::{HookBody, HookEvent, RunFacts, SessionFacts};
 pub use ids::{AgentId, BadId, CallId, Principal, RunId, SessionKey};
 pub use object::Object;
-pub use receipt::{Instant, Leftover, Receipt, Resource, ResourceKind, Rung, TurnRecord, Usage};
+pub use receipt::{
+    Amendment, AmendmentKind, Instant, Leftover, Receipt, Resource, ResourceKind, Rung, TurnRecord, Usage,
+};
 pub use verdict::{By, StopReason, Surface, Verdict};

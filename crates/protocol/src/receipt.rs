@@ -43,6 +43,40 @@ pub struct Receipt {
     pub usage: Usage,
     /// What became of the turn.
     pub turn: TurnRecord,
+    /// What became known after the end, oldest first. The rest of the receipt stays as it was told with `run.ended`.
+    #[serde(default)]
+    pub amendments: Vec<Amendment>,
+}
+
+/// Something that became known of a run's resource after the run had ended.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Amendment {
+    /// When it became known.
+    pub at: Instant,
+    /// Number of the resource within the run.
+    pub resource: u64,
+    /// What became known.
+    pub kind: AmendmentKind,
+    /// The same for people, in one line.
+    pub text: String,
+    /// What could not be ended, by name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub leftovers: Vec<Leftover>,
+}
+
+/// What became known of a call whose server had not confirmed its cancel (`unconfirmed`) when the run ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum AmendmentKind {
+    /// The server answered that the call was cancelled.
+    Confirmed,
+    /// The server reported progress of the call long after its cancel.
+    LateProgress,
+    /// The server finished the call; its result was dropped.
+    LateResult,
+    /// The server that had gone on with the call was ended.
+    ServerEnded,
 }
 
 /// Rungs of the ladder, lowest first.
@@ -105,7 +139,8 @@ pub struct Resource {
     /// When it was given back; absent for a leftover.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub released_at: Option<Instant>,
-    /// How: `finished`, `closed`, `cancelled`, `exited`, `term`, `kill`, `failed`; `undelivered`, `partly`,
+    /// How: `finished`, `closed`, `cancelled`, `exited`, `term`, `kill`, `failed`; `unconfirmed` for a call whose server
+    /// reads, was told to cancel it, and did not answer it; `undelivered`, `partly`,
     /// `unknown` or `withheld` for an answer that is not shown as a whole; `kept` for what goes on in the background
     /// after its run; `held` for a leftover.
     pub how: String,

@@ -2,7 +2,7 @@
 //! ways in which servers do. It reads one line after the other, so whatever keeps it busy makes it deaf.
 //!
 //! What it gets it writes to the file in `MCP_LOG`, each line with its time. `MCP_MUTE` lets it never answer `initialize`,
-//! `MCP_HUGE` lets it answer that with more than 16 MiB, `MCP_STUCK` lets it ignore the end of its input and SIGTERM, `MCP_MARK`
+//! `MCP_NO_PING` lets it refuse pings, `MCP_HUGE` lets it answer that with more than 16 MiB, `MCP_STUCK` lets it ignore the end of its input and SIGTERM, `MCP_MARK`
 //! names all of its processes.
 
 mod http;
@@ -15,7 +15,9 @@ pub use http::{HttpServer, Manner};
 /// The script, for `sh -c`. Its tool `fork` starts a child in a session of its own, with the argument `text` as its name, and
 /// then hears nothing more; `shut` closes its input and goes on, `nap` hears nothing for 0.4 s;
 /// `slow` works for 1.6 s and says so all the while; `huge`
-/// answers with more than 16 MiB.
+/// answers with more than 16 MiB. `late`, `sorry` and `drip` go on beside the server, which hears everything meanwhile and
+/// answers no cancel: when the file exists that is named by their argument `text`, they answer with a result, with an error,
+/// and with progress without an end.
 pub const SERVER: &str = include_str!("mcp/server.sh");
 
 /// One line that the server got.

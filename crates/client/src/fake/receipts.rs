@@ -69,6 +69,7 @@ pub(crate) fn stopped() -> Receipt {
         leftovers: Vec::new(),
         usage: Usage { input_tokens: 10, output_tokens: 4, estimated: true },
         turn: TurnRecord { recorded: true },
+        amendments: Vec::new(),
     }
 }
 

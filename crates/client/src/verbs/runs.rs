@@ -7,7 +7,7 @@ use quell_protocol::{RunId, SessionKey, Verdict};
 use super::table::{Cell, lay_out, painted, run_state};
 use super::{Exit, Format, VerbError, run_id, session_key, watch};
 use crate::link::{Link, RunFilter};
-use crate::receipt_line::receipt_line;
+use crate::receipt_line::{amendment_lines, receipt_line};
 use crate::receipt_picture::receipt_picture;
 use crate::term::{Io, Pane, Tone};
 use crate::words::{age, ago, count, harmless, one_line};
@@ -140,6 +140,7 @@ fn portrait(run: &RunView, pane: &Pane, now: Timestamp) -> Vec<String> {
         Some(receipt) => {
             lines.push(String::new());
             lines.push(receipt_line(receipt));
+            lines.extend(amendment_lines(receipt));
             let picture = receipt_picture(receipt);
             lines.extend((!picture.is_empty()).then(String::new));
             lines.extend(picture);

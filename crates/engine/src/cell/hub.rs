@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use quell_protocol::api::ComputeStatus;
-use quell_protocol::{AgentId, RunEvent, RunId, SessionKey, StopReason};
+use quell_protocol::{AgentId, Amendment, RunEvent, RunId, SessionKey, StopReason};
 use tokio::sync::Notify;
 
 /// Queue length from which deltas are dropped.
@@ -28,6 +28,16 @@ pub enum Notice {
         session_key: SessionKey,
         /// Why.
         reason: StopReason,
+    },
+    /// Something became known of a run that is over: its receipt has one more amendment. It is no event of the run, whose
+    /// last one is its end.
+    Amended {
+        /// The run.
+        run_id: RunId,
+        /// Its session.
+        session_key: SessionKey,
+        /// What became known.
+        amendment: Amendment,
     },
     /// An agent's compute status or its runs changed (row B3).
     Agent {

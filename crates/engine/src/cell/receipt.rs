@@ -1,8 +1,11 @@
 //! Prints the receipt from the ledger.
 
 use quell_kernel::{Debts, Moment};
-use quell_protocol::{Instant, Leftover, Receipt, Resource, ResourceKind, RunId, Rung, TurnRecord, Usage, Verdict};
+use quell_protocol::{
+    Amendment, Instant, Leftover, Receipt, Resource, ResourceKind, RunId, Rung, TurnRecord, Usage, Verdict,
+};
 
+use super::Cell;
 use crate::clock::Clock;
 use crate::scope::Row;
 
@@ -17,6 +20,7 @@ pub(super) struct Source<'a> {
     pub(super) rows: Vec<Row>,
     pub(super) usage: Usage,
     pub(super) recorded: bool,
+    pub(super) amendments: Vec<Amendment>,
     pub(super) debts: Debts,
 }
 
@@ -33,6 +37,7 @@ pub(super) fn write(source: Source<'_>) -> Receipt {
         resources: source.rows.iter().map(|row| resource(row, &instant)).collect(),
         usage: source.usage,
         turn: TurnRecord { recorded: source.recorded },
+        amendments: source.amendments,
     }
 }
 
@@ -56,6 +61,18 @@ pub(super) fn resource(row: &Row, instant: impl Fn(Moment) -> Instant) -> Resour
     }
 }
 
+impl Cell {
+    /// Notes what became known just now of a call that was given back. Answers the amendment if there is a receipt already;
+    /// else it will stand in the receipt.
+    pub fn learn(&self, amendment: impl FnOnce(Instant) -> Amendment) -> Option<Amendment> {
+        let mut facts = self.facts();
+        let amendment = amendment(since(self.clock, facts.times.requested)(self.clock.now()));
+        facts.amendments.push(amendment.clone());
+        facts.receipt.as_mut()?.amendments.push(amendment.clone());
+        Some(amendment)
+    }
+}
+
 /// The highest rung that anything needed after the stop was requested.
 fn rung(source: &Source<'_>) -> Rung {
     if source.debts.release || source.rows.iter().any(|row| row.released.is_none() || !row.leftovers.is_empty()) {
@@ -66,7 +83,7 @@ fn rung(source: &Source<'_>) -> Rung {
         _ if row.released.is_some_and(|released| released < requested) => Rung::None,
         "term" => Rung::Term,
         "kill" => Rung::Kill,
-        "closed" | "cancelled" => Rung::Cancel,
+        "closed" | "cancelled" | "unconfirmed" => Rung::Cancel,
         _ => Rung::None,
     };
     source.rows.iter().map(needed).max().unwrap_or_default()

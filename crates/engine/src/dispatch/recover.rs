@@ -177,5 +177,6 @@ fn close(view: &mut RunView, turn: &Turn, found: Found<'_>, recorded: bool) {
         leftovers: left.iter().map(leftover).collect(),
         usage: turn.usage(),
         turn: TurnRecord { recorded },
+        amendments: Vec::new(),
     });
 }

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quell_kernel::turn::CallResult;
-use quell_protocol::ResourceKind;
+use quell_protocol::{ResourceKind, RunId};
 use rmcp::model::{CallToolRequest, CallToolRequestParams, ClientRequest, JsonObject, RequestId};
 use rmcp::service::{PeerRequestOptions, RequestHandle};
 use rmcp::{RoleClient, ServiceError};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, sleep_until};
 
+use super::late_calls::UnconfirmedCall;
 use super::settle::{self, Reason};
 use super::slot::{Link, Order, Over, Slot, State, Use};
 use super::wire::Line;
@@ -106,6 +107,7 @@ pub(super) struct Errand {
     pub(super) held: Held,
     pub(super) news: mpsc::Sender<News>,
     pub(super) limit: usize,
+    pub(super) run: RunId,
 }
 
 type Handle = RequestHandle<RoleClient>;
@@ -153,6 +155,13 @@ impl Errand {
 
     async fn await_answer(&self, handle: &mut Handle, line: &Line) -> Turn {
         let slot = self.claim.slot();
+    /// This call, as one that nobody waits for any more.
+    pub(super) fn unconfirmed(&self, late_from: Instant) -> UnconfirmedCall {
+        let server = &self.claim.slot().server;
+        let (name, is_url) = (server.name.clone(), server.client.is_some());
+        UnconfirmedCall { run: self.run.clone(), resource: self.held.id(), server: name, is_url, late_from }
+    }
+
         let (mut heard, began) = (line.listen(), Instant::now());
         loop {
             heard.borrow_and_update();

@@ -54,7 +54,7 @@ async fn live(house: &Arc<House>, slot: &Arc<Slot>, scope: &Scope) -> Over {
         Ok(opened) => opened,
         Err(problem) => return failed(slot, &problem, Over::default()),
     };
-    let wire = Arc::new(Wire::default());
+    let wire = Arc::new(Wire::new(Arc::clone(&house.late)));
     let began = Instant::now();
     // waits: in the task of the server, until nobody wants its start any more; runs race their waiting for it.
     let greeted = tokio::select! {
@@ -89,7 +89,9 @@ async fn live(house: &Arc<House>, slot: &Arc<Slot>, scope: &Scope) -> Over {
     slot.set_state(State::Ready(Arc::clone(&link)));
     let connection = Connection::new(dialogue);
     let parting = attend(house, slot, &link, &connection, &mut far_end).await;
-    part(slot, parting, connection, far_end).await
+    let over = part(slot, parting, connection, far_end).await;
+    link.wire.over(over.how, &over.leftovers);
+    over
 }
 
 /// A connection's own task, and by what it ends.
@@ -122,20 +124,22 @@ async fn attend(
     far_end: &mut FarEnd,
 ) -> Parting {
     let (mut users, mut orders) = (slot.watch_users(), slot.orders());
-    let mut haunted = link.wire.haunted.subscribe();
+    let mut disobeyed = link.wire.disobeyed.subscribe();
     let mut refresh: Option<BoxFuture<'static, ()>> = None;
     let mut used = Instant::now();
     loop {
         let unused = *users.borrow_and_update() == 0;
         let order = orders.borrow_and_update().clone();
         match order {
+        // The calls of others go on; whoever comes now gets another server.
+        let is_free = *disobeyed.borrow_and_update() && !house.turn_away(slot);
             Order::End(cause) => return Parting::Told(cause),
             Order::Kill => return Parting::Told("it was ended by force".into()),
             Order::Close if unused => return Parting::Unused,
+            Order::Close | Order::Stay if is_free => {
+                return Parting::Told("it went on with a call after its cancel".into());
+            }
             Order::Close | Order::Stay => {}
-        }
-        if unused && *haunted.borrow_and_update() && house.retire(slot) {
-            return Parting::Told("it went on with a call after its cancel".into());
         }
         if !unused {
             used = Instant::now();
@@ -148,7 +152,7 @@ async fn attend(
             () = connection.quit.clone() => return Parting::Gone,
             () = gone(far_end) => return Parting::Gone,
             _ = users.changed() => used = Instant::now(),
-            _ = haunted.changed() => {}
+            _ = disobeyed.changed() => {}
             Some(()) = OptionFuture::from(refresh.as_mut()) => refresh = None,
             () = link.wire.tools_changed.notified(), if refresh.is_none() => {
                 refresh = Some(refreshed(Arc::clone(slot), Arc::clone(link)).boxed());

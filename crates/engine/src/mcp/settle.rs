@@ -1,7 +1,9 @@
-//! A call that is cancelled, for a stop or because it takes too long: the cancel goes out at once, the server gets its grace, and one that goes on is restarted.
+//! A call that is cancelled, for a stop or because it takes too long: the cancel goes out at once, and behind it a ping.
 //!
-//! Servers need not answer a cancelled call, and most do not. So silence alone is no sign of work: a ping that is sent after
-//! the cancel says whether the server reads at all, and progress of the cancelled call says that it did not obey.
+//! Servers need not answer a cancelled call, and most do not. So the wait ends at the answer of the call or of the ping,
+//! whichever comes first. The ping says that the server has read the cancel and nothing more: the call is then `unconfirmed`,
+//! and its line is watched on in the scope of the server ([`super::late_calls`]). A server that answers neither within its
+//! grace is ended.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,9 +36,9 @@ enum Calm {
     Answered(Answered),
     /// The server is over.
     Over(Arc<Over>),
-    /// It reads, and the call is not worked on as far as can be seen.
-    Quiet,
-    /// It goes on, for this reason.
+    /// It reads; what it does with the call is not known.
+    Unconfirmed,
+    /// It cannot be relied on to have stopped, for this reason.
     Working(&'static str),
 }
 
@@ -53,11 +55,15 @@ impl Reason {
 /// Cancels a call, sees it to its end, and tells its caller what is known of it.
 pub(super) async fn settle(errand: Errand, handle: RequestHandle<RoleClient>, line: Arc<Line>, reason: Reason) {
     let (id, news) = (handle.id.clone(), errand.news.clone());
+    let late_from = Instant::now() + errand.claim.slot().server.grace / 2;
     line.cancelled();
-    let calm = calm_down(&errand, handle, &line, reason).await;
+    let mut calm = calm_down(&errand, handle, &line, reason).await;
     let wire = Arc::clone(&errand.link.wire);
-    if matches!(calm, Calm::Quiet) {
-        wire.abandon(&id)
+    if matches!(calm, Calm::Unconfirmed) {
+        // The answer may have come behind that of the ping.
+        if let Err(answer) = wire.watch_late(&id, errand.unconfirmed(late_from)) {
+            calm = Calm::Answered(answer);
+        }
     } else {
         wire.forget(&id)
     }
@@ -82,8 +88,8 @@ pub(super) async fn settle(errand: Errand, handle: RequestHandle<RoleClient>, li
             errand.held.release("cancelled");
             told("has cancelled it")
         }
-        Calm::Quiet => {
-            errand.held.release("cancelled");
+        Calm::Unconfirmed => {
+            errand.held.release("unconfirmed");
             told("was told to cancel it")
         }
         Calm::Over(over) => {
@@ -122,31 +128,24 @@ async fn calm_down(errand: &Errand, handle: RequestHandle<RoleClient>, line: &Li
         if let Some(answer) = line.take_answer() {
             return Calm::Answered(answer);
         }
-        // A URL has no process that could go on, and its stream is closed with the cancel.
-        if is_url && matches!(read, Some(Ok(()))) {
-            return Calm::Quiet;
+        // A ping that is refused was read, too. A URL has no process that could go on, and its stream is closed with the cancel.
+        if let Some(Ok(()) | Err(ServiceError::McpError(_))) = read {
+            // A forced stop leaves nothing to trust.
+            return if forced && !is_url { Calm::Working("did not say that it stopped") } else { Calm::Unconfirmed };
         }
         // Each arm waits for a condition or is kept for the next turn.
         tokio::select! {
             biased;
             over = slot.over() => return Calm::Over(over),
             _ = heard.changed() => {}
-            answer = &mut asking, if read.is_none() => read = Some(answer),
             // Others' calls are not sacrificed to a short silence.
             () = errand.scope.forced(), if !forced && !is_shared => {
                 forced = true;
                 deadline = deadline.min(Instant::now() + FORCED_GRACE);
             }
-            () = sleep_until(deadline) => break,
+            answer = &mut asking, if read.is_none() => read = Some(answer),
+            () = sleep_until(deadline) => return Calm::Working("does not read its input"),
         }
-    }
-    let late = began + (deadline - began) / 2;
-    match read {
-        None | Some(Err(_)) => Calm::Working("does not read its input"),
-        Some(Ok(())) if line.progressed().is_some_and(|at| at > late) => Calm::Working("still reports progress"),
-        // A forced stop leaves nothing to trust.
-        Some(Ok(())) if forced => Calm::Working("did not say that it stopped"),
-        Some(Ok(())) => Calm::Quiet,
     }
 }
 

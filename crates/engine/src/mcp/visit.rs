@@ -141,7 +141,8 @@ impl Visit {
         };
         let (news, mut told) = mpsc::channel(NEWS);
         let held = scope.hold(ResourceKind::McpCall, format!("{}: {own_name}", server.name));
-        let errand = Errand { scope: scope.clone(), claim, link, held, news, limit };
+        let run = self.visitor.run.clone();
+        let errand = Errand { scope: scope.clone(), claim, link, held, run, news, limit };
         scope.spawn(errand.run(own_name.clone(), given.as_object().cloned()));
         scope.check(Point::McpCall)?;
         loop {

@@ -178,6 +178,12 @@ impl Held {
         self
     }
 
+    /// Its number in the ledger, from 1.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        u64::try_from(self.at).unwrap_or(u64::MAX).saturating_add(1)
+    }
+
     /// Notes what is known about a process, now or again later.
     pub fn note_process(&self, facts: ProcessFacts) {
         self.with_row(|row| row.process = Some(facts));

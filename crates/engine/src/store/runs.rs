@@ -5,7 +5,9 @@ use rusqlite::types::Type;
 use rusqlite::{Connection, OptionalExtension, Row, ToSql, params};
 
 use super::cursor::{Listing, ask_for};
-use super::{AcceptedRow, RunFilter, RunRow, Spent, Store, StoreError, StoredState, journal, sessions, spend};
+use super::{
+    AcceptedRow, RunFilter, RunRow, Spent, Store, StoreError, StoredState, amendments, journal, sessions, spend,
+};
 
 /// The columns that [`run_row`] reads, a macro so that `concat!` takes it.
 macro_rules! select {
@@ -56,6 +58,7 @@ impl Store {
             let sql = "UPDATE runs SET state = 'ended', view = ?2 WHERE id = ?1 AND state <> 'steered'";
             journal::forget(db, &id)?;
             spend::count(db, &id, &spent)?;
+            let view = amendments::with_stored(db, &id, &view)?;
             changed_or_known(db, sql, &[&id.as_str(), &view], &id)
         });
         if known.await? { Ok(()) } else { Err(StoreError::NoSuchRun(run)) }

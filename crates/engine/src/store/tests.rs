@@ -1,5 +1,6 @@
 //! Tests of the store against real files.
 
+mod amendments;
 mod archive;
 mod audit;
 mod backup;

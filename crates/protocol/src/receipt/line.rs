@@ -1,12 +1,14 @@
 //! The receipt in one line, the same on every screen:
 //! `stopped in 12 ms · model closed after 0.4 ms · 3 processes ended (term) · history valid`.
 
-use super::{Instant, Leftover, Receipt, Resource, ResourceKind};
+use super::{Amendment, Instant, Leftover, Receipt, Resource, ResourceKind};
 use crate::verdict::{StopReason, Verdict};
 use crate::words::{count, millis, one_line};
 
 /// Names and labels come from outside; longer ones are cut.
 const MOST_NAME: usize = 200;
+/// How an MCP call was given back whose server did not confirm the cancel.
+const UNCONFIRMED: &str = "unconfirmed";
 
 /// The receipt in one line. A leftover is always in it, by name.
 #[must_use]
@@ -15,6 +17,7 @@ pub fn receipt_line(receipt: &Receipt) -> String {
     parts.extend(models(receipt));
     parts.extend(processes(receipt));
     parts.extend(OTHERS.iter().filter_map(|other| other.part(receipt)));
+    parts.extend(unconfirmed(receipt));
     parts.extend(leftovers(&receipt.leftovers));
     parts.push(history(receipt).into());
     parts.extend(reason(&receipt.verdict));
@@ -59,7 +62,7 @@ fn ended(receipt: &Receipt, kind: ResourceKind) -> impl Iterator<Item = &Resourc
     let asked = receipt.requested_at.is_some();
     receipt.resources.iter().filter(move |resource| {
         let late = resource.released_at.as_ref().and_then(|released| released.ms).is_some_and(|ms| ms >= 0.0);
-        let pushed = matches!(resource.how.as_str(), "closed" | "cancelled" | "term" | "kill");
+        let pushed = matches!(resource.how.as_str(), "closed" | "cancelled" | UNCONFIRMED | "term" | "kill");
         resource.kind == kind && resource.released_at.is_some() && if asked { late } else { pushed }
     })
 }
@@ -116,11 +119,34 @@ const OTHERS: [Other; 7] = [
 
 impl Other {
     fn part(&self, receipt: &Receipt) -> Option<String> {
-        match ended(receipt, self.kind).count() {
+        match ended(receipt, self.kind).filter(|resource| resource.how != UNCONFIRMED).count() {
             0 => None,
             number => Some(format!("{} {}", count(number as u64, self.one, self.many), self.done)),
         }
     }
+}
+
+/// Calls that were told to be cancelled, of which nothing more is known.
+fn unconfirmed(receipt: &Receipt) -> Option<String> {
+    match ended(receipt, ResourceKind::McpCall).filter(|resource| resource.how == UNCONFIRMED).count() {
+        0 => None,
+        number => Some(format!("{} told to cancel, not confirmed", count(number as u64, "MCP call", "MCP calls"))),
+    }
+}
+
+/// The amendments of a receipt, each in one line: `620 ms later: the MCP server files went on with the call …`.
+#[must_use]
+pub fn amendment_lines(receipt: &Receipt) -> Vec<String> {
+    let settled = wall_ms(&receipt.settled_at);
+    let line = |amendment: &Amendment| {
+        let later = wall_ms(&amendment.at).zip(settled).map_or(0.0, |(at, settled)| (at - settled).max(0.0));
+        let mut line = format!("{} later: {}", millis(later), one_line(&amendment.text, MOST_NAME));
+        for leftover in &amendment.leftovers {
+            line.push_str(&format!("; still there: {}", one_line(&leftover.name, MOST_NAME)));
+        }
+        line
+    };
+    receipt.amendments.iter().map(line).collect()
 }
 
 /// What is still there, grouped by kind: `1 process still alive: pid 4242 (sudo), cannot be signalled`.

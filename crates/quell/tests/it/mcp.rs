@@ -2,6 +2,7 @@
 
 mod everything;
 mod http;
+mod late;
 mod latency;
 mod lives;
 mod shared;

@@ -81,6 +81,11 @@ impl Chats {
                 let payload = json!({"runId": run_id, "sessionKey": session_key, "reason": reason});
                 self.outbox.event("execution:cancel", &payload, Weight::Fact);
             }
+            Notice::Amended { session_key, .. } if !self.follows(session_key) => {}
+            Notice::Amended { run_id, session_key, amendment } => {
+                let payload = json!({"runId": run_id, "sessionKey": session_key, "amendment": amendment});
+                self.outbox.event("run.amended", &payload, Weight::Fact);
+            }
             Notice::Agent { agent, status, active } => {
                 let payload = json!({"agentId": agent, "computeStatus": status, "activeRuns": active});
                 self.outbox.event("agents.changed", &payload, Weight::Fact);

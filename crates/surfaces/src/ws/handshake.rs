@@ -92,7 +92,9 @@ impl Peer {
     pub(super) fn may_see(&self, notice: &Notice) -> bool {
         match notice {
             Notice::Shutdown { .. } => true,
-            Notice::Run(_) | Notice::Cancelling { .. } => self.role == Role::Node || self.granted >= Some(Scope::Read),
+            Notice::Run(_) | Notice::Cancelling { .. } | Notice::Amended { .. } => {
+                self.role == Role::Node || self.granted >= Some(Scope::Read)
+            }
             Notice::Agent { .. } | Notice::Society { .. } | Notice::Session { .. } | Notice::Hold { .. } => {
                 self.granted >= Some(Scope::Read)
             }
@@ -270,6 +272,7 @@ const EVENTS: &[&str] = &[
     "shutdown",
     "run",
     "run.event",
+    "run.amended",
     "agents.changed",
     "execution:cancel",
     "hold.changed",

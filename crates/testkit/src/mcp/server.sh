@@ -8,7 +8,7 @@ ask() { say '{"jsonrpc":"2.0","id":"'"$1"'","method":"'"$2"'","params":'"$3"'}';
 tool() { printf '{"name":"%s","description":"Does %s.","inputSchema":{"type":"object","properties":{"text":{"type":"string"}}}}' "$1" "$1"; }
 tools() {
     list=
-    for name in echo env pid steps refuse wait decline finish deaf tick fork die flood junk grow beg shut nap slow huge dot.ted $grown; do
+    for name in echo env pid steps refuse wait decline finish deaf tick fork die flood junk grow beg shut nap slow huge late sorry drip twice picture dot.ted $grown; do
         list=$list,$(tool "$name")
     done
     printf '{"tools":[%s]}' "${list#,}"
@@ -21,6 +21,17 @@ field() {
 # Its number says nothing: each server may be number 2 of a namespace of its own.
 read -r instance </proc/sys/kernel/random/uuid
 linger() { while :; do sleep 60; done; }
+
+PIXEL=iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg==
+
+# What a thread does that a cancel does not reach.
+afterwards() {
+    case $how in
+    late) text "$id" 'finished in secret' ;;
+    sorry) say '{"jsonrpc":"2.0","id":'"$id"',"error":{"code":0,"message":"cancelled"}}' ;;
+    drip) n=0; while :; do progress "$token" $n; n=$((n + 1)); sleep 0.05; done ;;
+    esac
+}
 
 call() {
     token=$(field progressToken)
@@ -42,6 +53,9 @@ call() {
     slow) for step in 1 2 3 4; do sleep 0.4; progress "$token" "$step"; done; text "$id" done ;;
     huge) huge "$id" ;;
     nap) progress "$token" 1; sleep 0.4; text "$id" rested ;;
+    late | sorry | drip) (how=$(field name); gate=$(field text); while [ ! -e "$gate" ]; do sleep 0.02; done; afterwards) & ;;
+    twice) answer "$id" '{"content":[{"type":"text","text":"hello"}],"structuredContent":{"content":"hello"}}' ;;
+    picture) answer "$id" '{"content":[{"type":"text","text":"look"},{"type":"image","mimeType":"image/png","data":"'"$PIXEL"'"}]}' ;;
     shut) exec 0<&-; text "$id" shut; linger ;;
     dot.ted) text "$id" dotted ;;
     *) say '{"jsonrpc":"2.0","id":'"$id"',"error":{"code":-32602,"message":"unknown tool"}}' ;;
@@ -57,7 +71,9 @@ while IFS= read -r line; do
         [ -z "$MCP_HUGE" ] || huge "$id"
         [ -n "$MCP_MUTE$MCP_HUGE" ] || answer "$id" '{"protocolVersion":"2025-06-18","capabilities":{"tools":{"listChanged":true}},"serverInfo":{"name":"test","version":"1"}}'
         ;;
-    *'"method":"ping"'*) answer "$id" '{}' ;;
+    *'"method":"ping"'*)
+        if [ -n "$MCP_NO_PING" ]; then say '{"jsonrpc":"2.0","id":'"$id"',"error":{"code":-32601,"message":"no such method"}}'; else answer "$id" '{}'; fi
+        ;;
     *'"method":"tools/list"'*) answer "$id" "$(tools)" ;;
     *'"method":"tools/call"'*) call ;;
     *'"method":"notifications/cancelled"'*)

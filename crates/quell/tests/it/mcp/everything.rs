@@ -12,6 +12,7 @@ use tokio::net::TcpListener;
 use tokio::process::{Child, ChildStdout};
 
 use super::call_row;
+use super::late::amended;
 use crate::harness::{Claim, House, PATIENCE, message, receipt};
 use crate::node::{self, Packages};
 
@@ -99,7 +100,7 @@ async fn its_long_operation_is_cancelled_and_the_connection_kept() {
     let run = long_operation(&house, 1).await;
     house.stop(&run);
     let view = house.ended(&run).await;
-    assert_eq!(call_row(&view).how, "cancelled", "{view:#?}");
+    assert_eq!(call_row(&view).how, "unconfirmed", "{view:#?}");
     assert_eq!(instance(&house).await, before);
     house.close().await;
 }
@@ -115,9 +116,10 @@ async fn its_long_operation_goes_on_after_the_cancel_so_it_is_restarted() {
     house.printed(&run, "progress: 3 of 600").await;
     house.stop(&run);
     let view = house.ended(&run).await;
-    let row = call_row(&view);
-    assert!(row.label.contains("still reports progress"), "{row:#?}");
-    assert!(matches!(row.how.as_str(), "term" | "kill") && receipt(&view).leftovers.is_empty(), "{view:#?}");
+    assert_eq!(call_row(&view).how, "unconfirmed", "{view:#?}");
+    assert!(receipt(&view).leftovers.is_empty(), "{view:#?}");
+    let kinds: Vec<Value> = amended(&house, &run, 2).await.iter().map(|found| found["kind"].clone()).collect();
+    assert_eq!(kinds, ["late_progress", "server_ended"]);
     assert_ne!(instance(&house).await, before);
     house.close().await;
 }
@@ -172,7 +174,7 @@ async fn over_http_it_is_called_cancelled_and_its_session_closed() {
     house.printed(&run, "progress: 3 of 600").await;
     house.stop(&run);
     let view = house.ended(&run).await;
-    assert_eq!(call_row(&view).how, "cancelled", "{view:#?}");
+    assert_eq!(call_row(&view).how, "unconfirmed", "{view:#?}");
     assert_eq!(answer(&house, "echo", json!({"message": "hello"})).await, "Echo: hello");
     house.close().await;
     server.says("Received session termination request").await;

@@ -59,7 +59,7 @@ async fn a_stop_of_one_call_leaves_the_other_calls_alone() {
     let stopped = scene.calling("one", "wait", json!({})).await;
     scene.got("tools/call", 2).await;
     assert_eq!(scene.house.stop(&stopped).aborted.len(), 1);
-    assert_eq!(call_row(&scene.house.ended(&stopped).await).how, "cancelled");
+    assert_eq!(call_row(&scene.house.ended(&stopped).await).how, "unconfirmed");
     let rows = scene.house.engine.live(&other).unwrap().scope.ledger().rows();
     assert!(rows.iter().any(|row| row.kind == ResourceKind::McpCall && row.released.is_none()), "{rows:#?}");
     scene.house.stop(&other);

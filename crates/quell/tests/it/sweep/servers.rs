@@ -55,7 +55,15 @@ pub(super) fn cases() -> Vec<Case> {
             Moment::When(|scene| Box::pin(it_is_at_work(scene))),
         )
     };
-    vec![starting, reaching, calling, deaf]
+    let silent = Case {
+        seen: &["Stopped while it ran"],
+        ..Case::new(
+            "MCP call of a server that answers its ping alone",
+            |scene| call(scene, "test__wait"),
+            Moment::When(|scene| Box::pin(is_called(scene, "test: wait"))),
+        )
+    };
+    vec![starting, reaching, calling, deaf, silent]
 }
 
 fn call<'a>(scene: &'a Scene<'a>, tool: &str) -> Doing<'a> {

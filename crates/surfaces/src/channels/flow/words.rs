@@ -234,6 +234,7 @@ mod tests {
             leftovers: Vec::new(),
             usage: Usage::default(),
             turn: TurnRecord { recorded: true },
+            amendments: Vec::new(),
         }
     }
 
