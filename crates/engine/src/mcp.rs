@@ -20,6 +20,7 @@ mod settle;
 mod site;
 mod slot;
 mod start;
+mod trouble;
 mod turns;
 mod visit;
 mod wire;
@@ -38,9 +39,9 @@ use crate::clock::Clock;
 use crate::proc::Wardens;
 use crate::scope::{Probe, Scope};
 pub use config::{BadServer, McpConfig};
-pub use names::server_of;
 pub use late_calls::LateFact;
 use late_calls::LateListener;
+pub use names::server_of;
 pub use probe::{Health, probe};
 use server::Server;
 use slot::{Birth, Order, Slot, State, Use};
@@ -75,9 +76,9 @@ struct House {
     /// Tasks that see servers through.
     tasks: Scope,
     book: Mutex<Book>,
-    /// Servers that are not over.
     /// Is told what becomes known of calls whose runs do not wait any more.
     late: Arc<LateListener>,
+    /// Servers that are not over.
     alive: watch::Sender<usize>,
 }
 
@@ -144,17 +145,17 @@ impl Mcp {
             clock: settings.clock,
             tasks: Scope::new(settings.clock, Probe::default()),
             book: Mutex::default(),
-            alive: watch::Sender::new(0),
             late: Arc::default(),
+            alive: watch::Sender::new(0),
         })))
     }
 
-    /// A run comes to use the servers that its agent may use.
     /// Tells `listener` what becomes known of cancelled calls whose runs do not wait for it. It must not block.
     pub fn on_late(&self, listener: impl Fn(LateFact) + Send + Sync + 'static) {
         self.0.late.set(listener);
     }
 
+    /// A run comes to use the servers that its agent may use.
     #[must_use]
     pub fn visit(&self, visitor: Visitor) -> Visit {
         Visit::new(Arc::clone(&self.0), visitor)
@@ -265,7 +266,6 @@ impl House {
         unused
     }
 
-    /// A server is over, but for what it left.
     /// Gives a server to no new user; answers whether somebody still uses it.
     fn turn_away(&self, slot: &Slot) -> bool {
         let _no_claims = self.book();
@@ -273,6 +273,7 @@ impl House {
         slot.users() > 0
     }
 
+    /// A server is over, but for what it left.
     fn forget(&self, slot: &Arc<Slot>, leftovers: &[String]) {
         let place = (slot.server.name.clone(), slot.birth.session.clone());
         let mut book = self.book();

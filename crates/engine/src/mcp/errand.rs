@@ -13,10 +13,11 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::late_calls::UnconfirmedCall;
+use super::result;
 use super::settle::{self, Reason};
 use super::slot::{Link, Order, Over, Slot, State, Use};
+use super::trouble::Trouble;
 use super::wire::Line;
-use super::{result, start};
 use crate::scope::{Held, Scope};
 
 /// How long a process may take to end by itself whose connection broke: its end tells why.
@@ -105,9 +106,9 @@ pub(super) struct Errand {
     pub(super) claim: Use,
     pub(super) link: Arc<Link>,
     pub(super) held: Held,
+    pub(super) run: RunId,
     pub(super) news: mpsc::Sender<News>,
     pub(super) limit: usize,
-    pub(super) run: RunId,
 }
 
 type Handle = RequestHandle<RoleClient>;
@@ -153,8 +154,6 @@ impl Errand {
         }
     }
 
-    async fn await_answer(&self, handle: &mut Handle, line: &Line) -> Turn {
-        let slot = self.claim.slot();
     /// This call, as one that nobody waits for any more.
     pub(super) fn unconfirmed(&self, late_from: Instant) -> UnconfirmedCall {
         let server = &self.claim.slot().server;
@@ -162,6 +161,8 @@ impl Errand {
         UnconfirmedCall { run: self.run.clone(), resource: self.held.id(), server: name, is_url, late_from }
     }
 
+    async fn await_answer(&self, handle: &mut Handle, line: &Line) -> Turn {
+        let slot = self.claim.slot();
         let (mut heard, began) = (line.listen(), Instant::now());
         loop {
             heard.borrow_and_update();
@@ -224,7 +225,8 @@ impl Errand {
                     (self.broken(&self.lost("it ended its answer too early".to_owned()).await), "failed")
                 }
                 Err(ServiceError::TransportSend(error)) => {
-                    let problem = start::trouble(&*error.error).unwrap_or("it does not read its input".to_owned());
+                    let trouble = Trouble::of_transport(&*error.error, &self.claim.slot().server.config);
+                    let problem = trouble.map_or("it does not read its input".to_owned(), |trouble| trouble.why);
                     (self.broken(&self.lost(problem).await), "failed")
                 }
                 answer => (result::of_answer(answer, server, self.limit), "finished"),

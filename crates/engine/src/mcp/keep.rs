@@ -9,6 +9,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::House;
 use super::slot::{Link, Order, Over, Slot, State};
 use super::start::{self, Dialogue, FarEnd};
+use super::trouble::{Trouble, UNREADY};
 use super::wire::Wire;
 use crate::scope::{Probe, Scope};
 
@@ -52,7 +53,7 @@ async fn live(house: &Arc<House>, slot: &Arc<Slot>, scope: &Scope) -> Over {
     }
     let (mut far_end, dial) = match start::open(house, slot, scope) {
         Ok(opened) => opened,
-        Err(problem) => return failed(slot, &problem, Over::default()),
+        Err(problem) => return failed(slot, problem.into(), Over::default()),
     };
     let wire = Arc::new(Wire::new(Arc::clone(&house.late)));
     let began = Instant::now();
@@ -60,10 +61,10 @@ async fn live(house: &Arc<House>, slot: &Arc<Slot>, scope: &Scope) -> Over {
     let greeted = tokio::select! {
         biased;
         () = slot.unwanted() => Err(None),
-        () = gone(&mut far_end) => Err(Some(start::UNREADY.to_owned())),
+        () = gone(&mut far_end) => Err(Some(UNREADY.to_owned().into())),
         greeted = timeout(server.start_timeout, start::greet(server, dial, &wire)) => match greeted {
             Ok(greeted) => greeted.map_err(Some),
-            Err(_) => Err(Some(format!("it was not ready within {} s", server.start_timeout.as_secs()))),
+            Err(_) => Err(Some(format!("it was not ready within {} s", server.start_timeout.as_secs()).into())),
         },
     };
     let (dialogue, tools) = match greeted {
@@ -72,9 +73,9 @@ async fn live(house: &Arc<House>, slot: &Arc<Slot>, scope: &Scope) -> Over {
             let patience = if problem.is_some() { LAST_WORDS } else { Duration::ZERO };
             let over = end(slot, far_end, patience).await;
             return match problem {
-                Some(problem) => failed(slot, &problem, over),
+                Some(problem) => failed(slot, problem, over),
                 None => match slot.order() {
-                    Order::End(cause) => failed(slot, &cause, over),
+                    Order::End(cause) => failed(slot, cause.to_string().into(), over),
                     Order::Stay | Order::Close | Order::Kill => unneeded(over),
                 },
             };
@@ -130,15 +131,15 @@ async fn attend(
     loop {
         let unused = *users.borrow_and_update() == 0;
         let order = orders.borrow_and_update().clone();
-        match order {
         // The calls of others go on; whoever comes now gets another server.
         let is_free = *disobeyed.borrow_and_update() && !house.turn_away(slot);
+        match order {
             Order::End(cause) => return Parting::Told(cause),
             Order::Kill => return Parting::Told("it was ended by force".into()),
-            Order::Close if unused => return Parting::Unused,
             Order::Close | Order::Stay if is_free => {
                 return Parting::Told("it went on with a call after its cancel".into());
             }
+            Order::Close if unused => return Parting::Unused,
             Order::Close | Order::Stay => {}
         }
         if !unused {
@@ -177,7 +178,10 @@ async fn refreshed(slot: Arc<Slot>, link: Arc<Link>) {
             server.works(&tools);
             link.set_tools(tools);
         }
-        Ok(Err(error)) => tracing::warn!(server = %server.name, %error, "MCP server did not list its changed tools"),
+        Ok(Err(error)) => {
+            let why = Trouble::of_list(&error, &server.config).why;
+            tracing::warn!(server = %server.name, why, "MCP server did not list its changed tools");
+        }
         Err(_) => tracing::warn!(server = %server.name, "MCP server did not list its changed tools in time"),
     }
 }
@@ -222,13 +226,13 @@ fn unneeded(over: Over) -> Over {
 }
 
 /// A start that failed: the tools of the server are not available.
-fn failed(slot: &Slot, problem: &str, over: Over) -> Over {
+fn failed(slot: &Slot, Trouble { why, remedy }: Trouble, over: Over) -> Over {
     // Where the server ended by itself, its end is the reason.
-    let by_itself = problem == start::UNREADY && matches!(over.how, "exited" | "failed");
-    let cause = if by_itself { format!("{problem} ({})", over.cause) } else { problem.to_owned() };
-    tracing::warn!(server = %slot.server.name, why = cause, "MCP server could not be started; its tools are unavailable");
+    let by_itself = why == UNREADY && matches!(over.how, "exited" | "failed");
+    let cause = if by_itself { format!("{why} ({})", over.cause) } else { why };
+    tracing::warn!(server = %slot.server.name, why = cause, remedy, "MCP server could not be started; its tools are unavailable");
     slot.server.failed(&cause);
-    Over { cause, how: if over.how.is_empty() { "failed" } else { over.how }, ..over }
+    Over { cause, how: if over.how.is_empty() { "failed" } else { over.how }, remedy, ..over }
 }
 
 /// Waits until the process is gone; for ever where there is none.

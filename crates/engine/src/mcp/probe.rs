@@ -22,6 +22,8 @@ pub enum Health {
         why: String,
         /// The end of what it printed on standard error.
         said: String,
+        /// What to do about it, where that is known.
+        remedy: Option<String>,
     },
 }
 
@@ -30,7 +32,7 @@ pub enum Health {
 /// # Cancel safety
 /// Dropping it leaves the server to the end of the process; wardens end it then.
 pub async fn probe(mcp: &Mcp, server: &str, workdir: &Path) -> Health {
-    let broken = |why: String| Health::Broken { why, said: String::new() };
+    let broken = |why: String| Health::Broken { why, said: String::new(), remedy: None };
     let (Some(server), Ok(session), Ok(run)) =
         (mcp.0.servers.get(server), SessionKey::parse("doctor"), RunId::parse("doctor"))
     else {
@@ -45,7 +47,7 @@ pub async fn probe(mcp: &Mcp, server: &str, workdir: &Path) -> Health {
     // waits: for a person, within the start time of the server; no run waits here.
     let health = match claim.slot().settled().await {
         Ok(link) => Health::Works(link.tools().len()),
-        Err(over) => Health::Broken { why: over.cause.clone(), said: over.said.clone() },
+        Err(over) => Health::Broken { why: over.cause.clone(), said: over.said.clone(), remedy: over.remedy.clone() },
     };
     let slot = std::sync::Arc::clone(claim.slot());
     slot.tell(super::Order::Close);

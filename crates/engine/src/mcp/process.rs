@@ -113,7 +113,7 @@ fn over_of(end: Result<ProcessEnd, SpawnError>) -> Over {
         (_, _, ProcessHow::Term | ProcessHow::Exited) => "ended by SIGTERM".to_owned(),
     };
     let said = end.output.text().trim().to_owned();
-    Over { cause, how: end.how.word(), leftovers: end.leftovers, said }
+    Over { cause, how: end.how.word(), leftovers: end.leftovers, said, remedy: None }
 }
 
 /// An error with its causes, in one line.

@@ -61,6 +61,8 @@ pub(super) struct Over {
     pub(super) leftovers: Vec<String>,
     /// The end of what it printed on standard error.
     pub(super) said: String,
+    /// What a person can do about a start that failed, where that is known.
+    pub(super) remedy: Option<String>,
 }
 
 /// What its keeper is told; only rises.

@@ -21,14 +21,13 @@ use super::config::Reach;
 use super::measure::Measured;
 use super::process::Process;
 use super::server::Server;
-use super::site::{HttpError, Site};
+use super::site::Site;
 use super::slot::Slot;
+use super::trouble::Trouble;
 use super::turns::InTurn;
 use super::wire::{Tapped, Wire};
 use crate::scope::Scope;
 
-/// A server that went away too early.
-pub(super) const UNREADY: &str = "it ended before it was ready";
 /// The longest message that is taken from a server.
 pub(super) const MAX_MESSAGE: usize = 16 * 1024 * 1024;
 /// Tools that are taken from one server.
@@ -66,12 +65,12 @@ pub(super) fn open(house: &House, slot: &Arc<Slot>, scope: &Scope) -> Result<(Fa
 }
 
 /// Shakes hands and asks for the tools.
-pub(super) async fn greet(server: &Server, dial: Dial, wire: &Arc<Wire>) -> Result<(Dialogue, Vec<Tool>), String> {
-    let dialogue = match dial {
+pub(super) async fn greet(server: &Server, dial: Dial, wire: &Arc<Wire>) -> Result<(Dialogue, Vec<Tool>), Trouble> {
+    let greeted = match dial {
         Dial::Pipes(stdout, stdin) => {
             let inner = AsyncRwTransport::new_client(stdout, stdin).with_max_line_length(MAX_MESSAGE);
             // waits: within the start time, as one arm beside the orders, in `keep`; so do all waits of this file.
-            shake_hands(InTurn::new(inner), wire).await?
+            shake_hands(InTurn::new(inner), wire).await
         }
         Dial::Url(url, site) => {
             let mut config = StreamableHttpClientTransportConfig::with_uri(url);
@@ -79,43 +78,21 @@ pub(super) async fn greet(server: &Server, dial: Dial, wire: &Arc<Wire>) -> Resu
             config.custom_headers = server.config.headers_map()?.into_iter().collect();
             config.auth_header = server.config.api_key.as_ref().map(|key| key.expose_secret().to_owned());
             // waits: as above, in `keep`.
-            shake_hands(StreamableHttpClientTransport::with_client(site, config), wire).await?
+            shake_hands(StreamableHttpClientTransport::with_client(site, config), wire).await
         }
     };
-    let tools = list(dialogue.peer()).await.map_err(|error| format!("it does not list its tools: {error}"))?;
+    let dialogue = greeted.map_err(|error| Trouble::of_handshake(&error, &server.config))?;
+    let tools = list(dialogue.peer()).await.map_err(|error| Trouble::of_list(&error, &server.config))?;
     Ok((dialogue, tools))
 }
 
-fn shake_hands<T>(inner: T, wire: &Arc<Wire>) -> BoxFuture<'static, Result<Dialogue, String>>
+fn shake_hands<T>(inner: T, wire: &Arc<Wire>) -> BoxFuture<'static, Result<Dialogue, ClientInitializeError>>
 where
     T: Transport<RoleClient> + 'static,
 {
     let tapped = Tapped { inner, wire: Arc::clone(wire) };
     // waits: as `greet` does, whose part it is.
-    async move { Client.serve(tapped).await.map_err(problem) }.boxed()
-}
-
-/// A failed handshake, without the library's own names and without URLs, which may hold keys.
-fn problem(error: ClientInitializeError) -> String {
-    match error {
-        ClientInitializeError::ConnectionClosed(_) => UNREADY.to_owned(),
-        ClientInitializeError::TransportError { error, .. } => trouble(&*error.error).unwrap_or(UNREADY.to_owned()),
-        ClientInitializeError::JsonRpcError(refusal) => format!("it refused the handshake: {}", refusal.message),
-        other => format!("the handshake failed: {other}"),
-    }
-}
-
-/// What an HTTP request came to; none for a failure of pipes.
-pub(super) fn trouble(error: &(dyn std::error::Error + 'static)) -> Option<String> {
-    Some(match error.downcast_ref::<HttpError>()? {
-        HttpError::Client(error) => format!("it cannot be reached: {}", root_cause(error)),
-        error => format!("it cannot be spoken to: {error}"),
-    })
-}
-
-fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
-    let causes = std::iter::successors(Some(error), |error| error.source());
-    causes.last().map(ToString::to_string).unwrap_or_default()
+    async move { Client.serve(tapped).await }.boxed()
 }
 
 /// All tools of a server, within a bound.

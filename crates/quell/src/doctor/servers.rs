@@ -48,10 +48,12 @@ async fn one(mcp: &Mcp, (name, server): (&String, &McpConfig)) -> Finding {
     }
     match probe(mcp, name, &std::env::temp_dir()).await {
         Health::Works(tools) => Finding::ok(format!("{name} starts and lists {tools} tools")),
-        Health::Broken { why, said } => {
+        Health::Broken { why, said, remedy } => {
             let said = said.lines().last().map(|line| format!("; it printed: {line}")).unwrap_or_default();
             let what = server.command.as_ref().map_or("url", |_| "command and args");
-            Finding::fail(format!("{name}: {why}{said}"), format!("check {what} of [mcp.{name}]"))
+            let next =
+                remedy.map_or_else(|| format!("check {what} of [mcp.{name}]"), |next| format!("[mcp.{name}]: {next}"));
+            Finding::fail(format!("{name}: {why}{said}"), next)
         }
     }
 }
