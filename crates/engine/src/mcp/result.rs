@@ -4,7 +4,6 @@ use quell_kernel::turn::CallResult;
 use quell_protocol::CallEnd;
 use rmcp::ServiceError;
 use rmcp::model::{CallToolResult, ContentBlock, ResourceContents, ServerResult};
-use serde_json::Value;
 
 /// The result of a call, in at most `limit` bytes.
 pub(super) fn of_answer(answer: Result<ServerResult, ServiceError>, server: &str, limit: usize) -> CallResult {
@@ -17,7 +16,8 @@ pub(super) fn of_answer(answer: Result<ServerResult, ServiceError>, server: &str
         Err(ServiceError::McpError(refusal)) => {
             error(format!("the MCP server {server} refused the call: {}", refusal.message), limit)
         }
-        Err(problem) => error(format!("the call of the MCP server {server} failed: {problem}"), limit),
+        // The connection's own failures were told apart before.
+        Err(_) => error(format!("the call of the MCP server {server} failed: it gave no answer that fits"), limit),
     }
 }
 
@@ -35,12 +35,10 @@ pub(super) fn error(text: String, limit: usize) -> CallResult {
 
 fn text(result: &CallToolResult) -> String {
     let mut parts: Vec<String> = result.content.iter().map(part).collect();
-    if let Some(structured) = &result.structured_content {
-        // Servers repeat structured content as text for clients that know no other.
-        let repeated = |part: &String| serde_json::from_str(part).is_ok_and(|value: Value| value == *structured);
-        if !parts.iter().any(repeated) {
-            parts.push(structured.to_string());
-        }
+    // Structured content is a copy of the text for programs. It is the model's only where there is no text.
+    let is_text = |block: &ContentBlock| matches!(block, ContentBlock::Text(text) if !text.text.trim().is_empty());
+    if let Some(structured) = result.structured_content.as_ref().filter(|_| !result.content.iter().any(is_text)) {
+        parts.push(structured.to_string());
     }
     if parts.is_empty() { "(no output)".to_owned() } else { parts.join("\n") }
 }
@@ -108,6 +106,9 @@ mod tests {
     fn structured_content_is_shown_once() {
         let both = json!({"content": [{"type": "text", "text": "{ \"sum\": 3 }"}], "structuredContent": {"sum": 3}});
         assert_eq!(answer(both).output, "{ \"sum\": 3 }");
+        let reworded =
+            json!({"content": [{"type": "text", "text": "hello"}], "structuredContent": {"content": "hello"}});
+        assert_eq!(answer(reworded).output, "hello");
         let alone = json!({"content": [], "structuredContent": {"sum": 3}});
         assert_eq!(answer(alone).output, "{\"sum\":3}");
     }
