@@ -8,7 +8,7 @@ use quell_protocol::{AgentId, CallEnd, CallId, EventKind, Receipt, RunId, ToolOu
 use serde_json::Value;
 
 use super::clock::Moment;
-use crate::receipt_line::receipt_line;
+use crate::receipt_line::{amendment_lines, receipt_line};
 use crate::words::{call_label, one_line};
 
 /// Longer names of tools are cut.
@@ -102,13 +102,16 @@ pub(super) struct End {
     pub(super) verdict: Verdict,
     pub(super) steps: Option<u32>,
     pub(super) receipt: Option<String>,
+    /// What became known after the end, a line each.
+    pub(super) amended: Vec<String>,
     pub(super) leftovers: bool,
 }
 
 impl End {
     pub(super) fn of(verdict: Verdict, receipt: &Receipt, steps: u32) -> Self {
         let leftovers = !receipt.leftovers.is_empty();
-        Self { verdict, steps: Some(steps), receipt: Some(receipt_line(receipt)), leftovers }
+        let amended = amendment_lines(receipt);
+        Self { verdict, steps: Some(steps), receipt: Some(receipt_line(receipt)), amended, leftovers }
     }
 
     /// As `GET /api/runs/{id}` tells it; nothing while it is not over.
@@ -116,7 +119,8 @@ impl End {
         let receipt = view.receipt.as_ref();
         let leftovers = receipt.is_some_and(|receipt| !receipt.leftovers.is_empty());
         let verdict = view.verdict.clone().filter(|_| view.state == "ended")?;
-        Some(Self { verdict, steps: Some(view.steps), receipt: receipt.map(receipt_line), leftovers })
+        let amended = receipt.map(amendment_lines).unwrap_or_default();
+        Some(Self { verdict, steps: Some(view.steps), receipt: receipt.map(receipt_line), amended, leftovers })
     }
 
     /// The result in the words of an embedder: `Execution paused` after a stop.
@@ -339,7 +343,13 @@ impl Turn {
             _ => {}
         }
         if let Some(verdict) = &message.verdict {
-            self.end = Some(End { verdict: verdict.clone(), steps: None, receipt: None, leftovers: false });
+            self.end = Some(End {
+                verdict: verdict.clone(),
+                steps: None,
+                receipt: None,
+                amended: Vec::new(),
+                leftovers: false,
+            });
         }
     }
 }

@@ -233,7 +233,9 @@ fn end_rows(end: &End, ground: Ground) -> Vec<Line<'static>> {
             let word = if word == "Execution paused" { ground.texts.say("term.page.paused").to_owned() } else { word };
             let parts: Vec<String> = [Some(word), steps, receipt].into_iter().flatten().collect();
             let (mark, style) = if end.leftovers { ("▲ ", FAILURE) } else { ("■ ", STOPPED) };
-            marked(&parts.join(" · "), mark, style, ground.width)
+            let mut rows = marked(&parts.join(" · "), mark, style, ground.width);
+            rows.extend(end.amended.iter().flat_map(|line| marked(&clean(line), "  ", QUIET, ground.width)));
+            rows
         }
     }
 }

@@ -418,3 +418,22 @@ fn a_message_on_its_way_is_not_counted_as_a_run_and_its_text_is_kept() {
     let said = scene.chat.farewell().join("\n");
     assert!(said.contains("1 run not over") && !said.contains("not sent"), "{said}");
 }
+
+#[test]
+fn what_became_known_after_the_end_stands_below_it() {
+    let mut scene = ended(|_| {
+        let receipt = quell_protocol::Receipt {
+            amendments: vec![quell_protocol::Amendment {
+                at: receipts::instant(3012.0),
+                resource: 2,
+                kind: quell_protocol::AmendmentKind::LateResult,
+                text: "the MCP server files finished the call".into(),
+                leftovers: Vec::new(),
+            }],
+            ..receipts::stopped()
+        };
+        (receipt, receipts::by_user())
+    });
+    let screen = scene.screen(80, 24);
+    assert!(screen.contains("3 s later: the MCP server files finished the call"), "{screen}");
+}
