@@ -24,7 +24,7 @@ impl Refused {
 
 impl Refused {
     pub(super) fn is(&self, code: ErrorCode) -> bool {
-        self.0.code == code.as_str()
+        self.problem.code == code.as_str()
     }
 }
 
