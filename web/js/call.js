@@ -3,18 +3,9 @@
 //
 //   new CallView(call) -> {element, update(call, run)}
 
+import { endOf } from "./call-end.js";
 import { h, icon, setText } from "./dom.js";
 import { argumentLine, callInFull, inFull, millis, size, t } from "./texts.js";
-
-const ENDS = {
-  ok: { icon: "done", text: "call.end.ok" },
-  error: { icon: "failed", text: "call.end.error" },
-  stopped: { icon: "stop", text: "call.end.stopped" },
-  not_started: { icon: "stop", text: "call.end.not_started" },
-  denied: { icon: "approval", text: "call.end.denied" },
-};
-/** What a command says of its own end stands in brackets in the last line of its result. */
-const EXIT = /\n?\[exit code (-?\d+)[^\n]*\]\s*$/;
 
 export class CallView {
   constructor(call) {
@@ -112,28 +103,4 @@ export class CallView {
  */
 function visible(text) {
   return inFull(text.replaceAll("\r\n", "\n")).replaceAll("\\t", "\t");
-}
-
-function endOf(call, run) {
-  const exit = call.result === null ? null : EXIT.exec(call.result);
-  if (call.end !== null || call.gone) {
-    const code = exit && Number(exit[1]);
-    // The history does not say how a call ended; a command says it itself.
-    const kind = call.end || (code === 0 ? "ok" : code === null ? "gone" : "error");
-    const row = ENDS[kind] || { icon: "done", text: "" };
-    const failed = kind === "ok" && code !== null && code !== 0;
-    const said = code !== null && (kind === "ok" || kind === "error");
-    return {
-      end: failed ? "error" : kind,
-      icon: failed ? "failed" : row.icon,
-      text: said ? t("call.exit", { code }) : row.text && t(row.text),
-    };
-  }
-  if (call.approval) {
-    return { end: "approval", icon: "approval", text: t("call.approval") };
-  }
-  if (run.state === "ended") {
-    return { end: "gone", icon: "stop", text: "" };
-  }
-  return { end: "running", icon: "gear", text: t("call.running") };
 }

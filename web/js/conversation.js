@@ -22,7 +22,7 @@ import { h, keyed } from "./dom.js";
 import { mergeNewest, pagesOf } from "./history.js";
 import * as live from "./live.js";
 import { receiptReader } from "./receipts.js";
-import { adopt, apply, fromHistory, newRun, UNKNOWN } from "./run.js";
+import { adopt, apply, finish, fromHistory, newRun, outcome, UNKNOWN } from "./run.js";
 import { endOf } from "./run-watch.js";
 import { stickToEnd } from "./scroll.js";
 import * as store from "./store.js";
@@ -280,7 +280,7 @@ class Conversation {
     const entry = this.entryOf(item.runId);
     entry.run = fromHistory(item.messages);
     entry.told = true;
-    entry.view.showAsked(entry.run.asked ?? "", item.messages[0].at, t("turn.you"));
+    entry.view.showAsked(entry.run.asked ?? "", item.messages[0].at, this.nameOf(entry.run.askedBy));
     entry.view.update(entry.run);
     if (entry.run.verdict?.kind === "aborted") {
       this.receipts.want(entry.view.answer, item.runId, (receipt) => entry.view.showReceipt(receipt));
@@ -379,15 +379,16 @@ class Conversation {
       (run) => run.parent,
     );
     for (const entry of this.entries.values()) {
-      const rows = below.get(entry.run.runId) ?? [];
+      // A stop takes its sub-runs with it, whatever a list that is a moment old still has.
+      const rows = outcome(entry.run) === "stopped" ? [] : (below.get(entry.run.runId) ?? []);
       if (rows.length > 0 || entry.subRuns) {
         entry.subRuns = rows.length > 0;
-        entry.view.showSubRuns(rows);
+        entry.view.showSubRuns(rows, entry.run);
       }
     }
   }
 
-  nameOf(principal) {
+  nameOf(principal = store.get("me")?.principal) {
     return principal === store.get("me")?.principal ? t("turn.you") : principal;
   }
 
@@ -428,13 +429,10 @@ class Conversation {
     entry.asking = false;
     if (view && entry.run.state !== "ended") {
       entry.forget?.();
+      const { receipt = null, endedAt: at = null } = view;
+      finish(entry.run, { verdict: view.verdict ?? entry.run.verdict ?? UNKNOWN, receipt, at });
       // What was said at its end may have been missed with the end; the history has it.
-      Object.assign(entry.run, {
-        state: "ended",
-        verdict: view.verdict ?? entry.run.verdict ?? UNKNOWN,
-        receipt: view.receipt ?? null,
-        missed: true,
-      });
+      entry.run.missed = true;
       this.ended(entry);
       this.touch(entry);
     }
@@ -443,6 +441,7 @@ class Conversation {
   ended(entry) {
     entry.forget = null;
     this.last = entry.run;
+    this.showSubRuns();
     store.refresh("sessions");
     // A run that answered was heard to its end; of others, the history says what the model sees.
     if (entry.run.verdict?.kind !== "completed" || entry.run.missed || this.isLong()) {

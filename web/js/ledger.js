@@ -87,7 +87,7 @@ export function standing(row) {
   if (row.open) {
     return row.open === "left" ? "left" : "open";
   }
-  if (row.how === "failed" || (row.how === "exited" && (row.exitCode ?? 0) !== 0)) {
+  if (row.how === "failed" || row.how === "lost" || (row.how === "exited" && (row.exitCode ?? 0) !== 0)) {
     return "bad";
   }
   return ENDED_BY_ITSELF.has(row.how) && row.signal === undefined ? "calm" : "stopped";

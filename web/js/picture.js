@@ -23,7 +23,8 @@ export function picture(changed) {
     overview: s("svg", { class: "overview" }),
     before: h("p", { class: "hint" }),
     svg: s("svg", { class: "timeline" }),
-    empty: h("p", { class: "hint" }, t("timeline.empty")),
+    empty: h("p", { class: "hint" }),
+    lost: h("p", { class: "hint record-lost" }, t("timeline.lost")),
     table: ledgerTable(),
   };
   function check(key, on, set) {
@@ -54,6 +55,7 @@ export function picture(changed) {
     {},
     h("div", { class: "picture-tools" }, parts.zooms, parts.below, parts.every),
     parts.empty,
+    parts.lost,
     frame,
     h("div", { class: "table-frame" }, parts.table),
   );
@@ -66,7 +68,10 @@ function draw(parts, frame, wish, choose, { view, children }) {
   const childOf = (id) => (wish.below ? children.get(id) : undefined);
   const rows = rowsOf(view, { now, every: wish.every, childOf });
   parts.below.hidden = children.size === 0;
+  const recovered = Boolean(view.receipt?.recovered);
   parts.empty.hidden = rows.length > 0;
+  setText(parts.empty, t(recovered ? "timeline.lost.nothing" : "timeline.empty"));
+  parts.lost.hidden = !recovered || rows.length === 0;
   frame.hidden = rows.length === 0;
   parts.table.hidden = rows.length === 0;
   const spans = zooms(facts);

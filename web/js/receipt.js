@@ -36,6 +36,7 @@ export function receiptLine(receipt) {
     ...OTHERS.map((kind) => other(receipt, kind)),
     unconfirmed(receipt),
     ...leftovers(receipt.leftovers),
+    receipt.recovered && t("receipt.recovered"),
     history(receipt),
     reason(receipt.verdict),
   ];

@@ -3,16 +3,17 @@
 //   newRun(runId)          a run of which nothing is known
 //   apply(run, event)      takes one RunEvent in; the run is changed and given back. Events come in the order
 //                          of their `seq`; one that was seen before changes nothing
+//   finish(run, {verdict, receipt, at})   the run is over, as its record says
 //   fromHistory(messages)  the run that the messages of one turn of a session's history tell about
 //   adopt(run, told)       corrects a run that was listened to by what its history tells (`told`, from
 //                          fromHistory)
 //   outcome(run)           "queued" | "running" | "stopping" | "ending" | "completed" | "failed" | "stopped"
 //                        | "unknown"
 //
-// A run:  {runId, seq, agent, state, startedAt, endedAt, steps, calls: Map, verdict, receipt, compacted, missed};
-//         from the history also asked, told
+// A run:  {runId, seq, agent, state, startedAt, endedAt, steps, calls: Map, verdict, receipt, compacted, missed,
+//          retry: null | {attempt, attempts, delayMs, reason}}; from the history also asked, askedBy, told
 // A step: {number, text, thinking, calls: [call], partial: null | "cut" | "not-seen" | "kept", steered: [text]}
-// A call: {id, tool, arguments, output, dropped, result, end, ms, approval: id | null, gone}
+// A call: {id, tool, arguments, output, dropped, result, begun, end, ms, approval: id | null, gone}
 
 /** Characters of live output that are kept per call; the end of it is what one wants to see. */
 export const MOST_OUTPUT = 65_536;
@@ -31,6 +32,7 @@ export function newRun(runId) {
     receipt: null,
     compacted: 0,
     missed: false,
+    retry: null,
   };
 }
 
@@ -50,7 +52,8 @@ export function outcome(run) {
 
 export function apply(run, event) {
   // The end counts whatever its number: after a crash, the daemon numbers it by what it still knows.
-  const news = event.seq > run.seq || (event.type === "run.ended" && run.state !== "ended");
+  const isEnd = event.type === "run.ended";
+  const news = run.state === "ended" ? isEnd && event.seq > run.seq : isEnd || event.seq > run.seq;
   if (!news) {
     return run;
   }
@@ -58,6 +61,8 @@ export function apply(run, event) {
   run.seq = Math.max(run.seq, event.seq);
   const take = TAKERS[event.type];
   if (take) {
+    // Whatever follows a failed attempt says that the next one got through, or that the run ends.
+    run.retry = null;
     take(run, event, gap);
   }
   return run;
@@ -87,6 +92,7 @@ const TAKERS = {
     call.tool = event.tool;
     call.arguments = event.arguments;
     call.approval = null;
+    call.begun = true;
   },
   "tool.output": (run, event) => print(callOf(run, event.callId), event.text),
   "tool.ended": (run, event) => {
@@ -112,6 +118,9 @@ const TAKERS = {
     }
   },
   "run.snapshot": snapshot,
+  "model.retry": (run, { attempt, attempts, delayMs, reason }) => {
+    run.retry = { attempt, attempts, delayMs, reason };
+  },
   "context.compacted": (run, event) => {
     run.compacted += event.turns;
   },
@@ -123,18 +132,35 @@ const TAKERS = {
     }
   },
   "run.ended": (run, event) => {
-    run.state = "ended";
-    run.verdict = event.verdict;
-    run.receipt = event.receipt;
-    run.endedAt = event.at;
-    if (event.verdict.kind !== "completed") {
-      cut(run);
-    } else if (event.text && run.steps.every((one) => one.text === "")) {
+    finish(run, event);
+    if (event.verdict.kind === "completed" && event.text && run.steps.every((one) => one.text === "")) {
       // The end was all that came: whoever follows an ended run hears no deltas any more.
       current(run).text = event.text;
     }
   },
 };
+
+export function finish(run, { verdict, receipt, at }) {
+  run.state = "ended";
+  run.verdict = verdict;
+  run.receipt = receipt;
+  run.endedAt = at ?? run.endedAt;
+  if (verdict.kind !== "completed") {
+    cut(run);
+  }
+  for (const call of run.calls.values()) {
+    close(call, verdict);
+  }
+}
+
+/** Nothing of a run that is over goes on or waits. The words are those of the sealed turn. */
+function close(call, verdict) {
+  call.approval = null;
+  call.gone = true;
+  if (call.end === null && (verdict.kind === "aborted" || verdict.kind === "failed")) {
+    call.end = call.begun ? "stopped" : "not_started";
+  }
+}
 
 /**
  * What had streamed when the end came is not an answer: no call closed the message. The history knows whether
@@ -175,6 +201,7 @@ function callOf(run, id) {
       output: "",
       dropped: 0,
       result: null,
+      begun: false,
       end: null,
       ms: null,
       approval: null,
@@ -217,6 +244,7 @@ function snapshot(run, event, gap) {
   for (const row of event.calls) {
     const call = callOf(run, row.callId);
     call.tool = row.tool;
+    call.begun ||= call.approval === null;
     call.end = row.end ?? call.end;
     if (row.output !== undefined && call.result === null) {
       call.result = row.output;
@@ -245,6 +273,9 @@ export function adopt(run, told) {
     run.calls = told.calls;
     run.missed = false;
     return;
+  }
+  for (const call of run.calls.values()) {
+    call.end = told.calls.get(call.id)?.end ?? call.end;
   }
   run.steps.forEach((step, index) => {
     step.steered = step.steered.length > 0 ? step.steered : (told.steps[index]?.steered ?? []);
@@ -277,6 +308,8 @@ function take(run, message) {
     // The first message began the run; later ones were handed to it while it ran.
     if (run.asked === undefined) {
       run.asked = message.text;
+      run.askedBy = message.principal;
+      run.agent = message.agent ?? null;
     } else {
       current(run).steered.push(message.text);
     }
@@ -284,6 +317,7 @@ function take(run, message) {
     const number = run.steps.length + 1;
     const one = step(run, number);
     one.text = message.text;
+    one.thinking = message.thinking ?? "";
     one.partial = message.kept ? "kept" : message.partial ? "not-seen" : null;
     for (const made of message.calls || []) {
       const call = callOf(run, made.id);
@@ -294,6 +328,7 @@ function take(run, message) {
     const call = callOf(run, message.callId);
     call.result = message.text;
     call.end = message.end ?? call.end;
+    call.ms = message.ms ?? call.ms;
     call.gone = true;
   } else if (message.role === "note") {
     run.told = message.text;

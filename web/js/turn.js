@@ -2,7 +2,7 @@
 // changes only what changed; it knows neither where runs come from nor what stands around the turn.
 //
 //   new TurnView(runId, actions) -> {asked, answer, showAsked(text, at, who), update(run),
-//     showReceipt(receipt), showSubRuns(rows)}
+//     showReceipt(receipt), showSubRuns(rows, run)}
 //     asked, answer    the two <article>s
 //     actions          {inspect(runId), again(text)}: what the turn's buttons do
 
@@ -11,7 +11,7 @@ import { h, icon, keyed, setText } from "./dom.js";
 import { markdownView } from "./markdown.js";
 import { receiptLine } from "./receipt.js";
 import { outcome } from "./run.js";
-import { counted, oneLine, t, timeElement } from "./texts.js";
+import { counted, millis, oneLine, t, timeElement } from "./texts.js";
 
 const STATES = {
   queued: { icon: "clock", text: "turn.state.queued" },
@@ -112,13 +112,18 @@ export class TurnView {
   }
 
   /** Runs that this one started in other agents and that are not over; each leads to its own details. */
-  showSubRuns(rows) {
+  showSubRuns(rows, run) {
     keyed(
       this.subRuns,
       rows,
       (row) => row.runId,
       subRunLine,
       (element, row) => {
+        if (run.state === "ended") {
+          // It is the session's now, and no part of what is over.
+          setText(element.querySelector(".sub-run-state"), t("turn.sub-run.goes-on"));
+          return;
+        }
         const state =
           row.verdict?.kind === "aborted" ? "stopping" : row.phase === "waiting_llm" ? "waiting" : row.state;
         setText(element.querySelector(".sub-run-state"), t(STATES[state]?.text ?? "turn.state.running"));
@@ -187,15 +192,25 @@ function answerHead(runId, actions) {
       time.replaceChildren(timeElement(at));
     }
     const now = word === "running" && silent(run) ? "waiting" : word;
-    if (shown !== now) {
-      shown = now;
+    const retry = now === "waiting" ? retryLine(run.retry) : "";
+    if (shown !== now + retry) {
+      shown = now + retry;
       const row = STATES[now];
       state.dataset.state = now;
-      state.replaceChildren(...(row ? [icon(row.icon), t(row.text)] : []));
+      state.replaceChildren(...(row ? [icon(row.icon), retry || t(row.text)] : []));
     }
   }
 
   return { element: h("header", { class: "turn-head" }, who, time, state, details), update };
+}
+
+/** How far a model call is that does not get through; empty while all is well. */
+function retryLine(retry) {
+  if (!retry) {
+    return "";
+  }
+  const { attempt, attempts, delayMs, reason } = retry;
+  return t("retry.next", { attempt, attempts, time: millis(delayMs), why: oneLine(reason, 200) });
 }
 
 /** Nothing of the step at work has come yet: neither a word nor a call. */

@@ -2,10 +2,15 @@
 // corrects.
 
 import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
 import { test } from "node:test";
 
+import { endOf } from "../js/call-end.js";
 import { itemsOf, mergeNewest } from "../js/history.js";
 import { adopt, apply, fromHistory, MOST_OUTPUT, newRun, outcome, UNKNOWN } from "../js/run.js";
+import { useTexts } from "../js/texts.js";
+
+useTexts(JSON.parse(readFileSync(new URL("../texts.json", import.meta.url), "utf8")), "en");
 
 /** Applies events with rising numbers, from `first` on. */
 function listen(run, events, first = run.seq + 1) {
@@ -282,4 +287,61 @@ test("turns that were heard and never read again stand once, in their order", ()
     ["run a", "run b", "run c", "run d"],
   );
   assert.equal(older, 1);
+});
+
+/** Numbers that look like chance and are the same each time (a linear congruential generator). */
+function chance(seed) {
+  let state = seed;
+  return (below) => {
+    state = (Math.imul(state, 1_664_525) + 1_013_904_223) >>> 0;
+    return Math.floor((state / 2 ** 32) * below);
+  };
+}
+
+function anyEvent(pick) {
+  const callId = `c${pick(3)}`;
+  const id = `a-${callId}`;
+  const kinds = [
+    { type: "step.started", step: 1 + pick(3) },
+    { type: "text.delta", text: "some text" },
+    { type: "thinking.delta", text: "a thought" },
+    { type: "tool.started", callId, tool: "shell", arguments: {} },
+    { type: "tool.output", callId, stream: "stdout", text: "out" },
+    { type: "tool.ended", callId, end: ["ok", "error", "stopped"][pick(3)], output: "out", ms: 2 },
+    { type: "approval.requested", id, callId, tool: "shell", arguments: {}, expiresAt: "" },
+    { type: "approval.resolved", id, decision: "allow" },
+    { type: "run.snapshot", text: "some text and more", thinking: "", calls: [{ callId, tool: "shell" }] },
+    { type: "run.ending", verdict: aborted },
+  ];
+  return kinds[pick(kinds.length)];
+}
+
+test("no call of a run is live after its end, whatever happened before", () => {
+  const verdicts = [aborted, { kind: "completed" }, { kind: "failed", code: "internal", message: "broken" }];
+  for (let seed = 0; seed < 500; seed += 1) {
+    const pick = chance(seed);
+    const run = listen(newRun("r"), [
+      ...started,
+      ...Array.from({ length: pick(20) }, () => anyEvent(pick)),
+      { type: "run.ended", verdict: verdicts[pick(3)], receipt, steps: 1 },
+    ]);
+    listen(run, [anyEvent(pick)]);
+    const live = [...run.calls.values()].filter((call) =>
+      ["approval", "running"].includes(endOf(call, run).end),
+    );
+    assert.deepEqual(live, [], `seed ${seed}`);
+  }
+});
+
+test("a call that waited for an approval when the stop came has not started", () => {
+  const run = listen(newRun("r"), [
+    ...started,
+    { type: "tool.started", callId: "c1", tool: "shell", arguments: {} },
+    { type: "approval.requested", id: "a", callId: "c2", tool: "shell", arguments: {}, expiresAt: "" },
+    ...end(aborted),
+  ]);
+  assert.deepEqual(
+    [...run.calls.values()].map((call) => endOf(call, run).end),
+    ["stopped", "not_started"],
+  );
 });

@@ -281,7 +281,8 @@ impl Job<'_> {
             thinking: self.agent.config.thinking_mode(),
         };
         self.reins.phase(Phase::Waiting);
-        let answer = self.agent.model.call(&request, self.scope, &mut StepSink { pen: &self.pen }).await;
+        let mut sink = StepSink { pen: &self.pen, attempts: self.agent.model.attempts() };
+        let answer = self.agent.model.call(&request, self.scope, &mut sink).await;
         self.reins.phase(Phase::Processing);
         // An error that surfaces after the stop is part of it (row E2).
         self.scope.check(Point::AfterModel)?;
@@ -390,6 +391,8 @@ fn not_written(tool: &str, why: &Unwritten) -> String {
 
 struct StepSink<'a> {
     pen: &'a Pen,
+    /// Attempts of a call that there are at most.
+    attempts: u32,
 }
 
 impl ModelSink for StepSink<'_> {
@@ -403,6 +406,7 @@ impl ModelSink for StepSink<'_> {
 
     fn retrying(&mut self, attempt: u32, delay: Duration, why: &str) {
         tracing::info!(attempt, delay_ms = delay.as_secs_f64() * 1000.0, why, "model call is retried");
+        self.pen.retry((attempt, self.attempts), delay, why);
     }
 
     fn input_sent(&mut self, estimated_tokens: u64) {

@@ -246,7 +246,7 @@ mod tests {
     }
 
     fn began() -> Line {
-        Line::Began { call: CallId::parse("c1").unwrap() }
+        Line::Began { call: CallId::parse("c1").unwrap(), at: None }
     }
 
     fn lines(taken: &[Taken]) -> Vec<(u32, Line)> {

@@ -310,6 +310,12 @@ impl Model {
         &self.name
     }
 
+    /// Attempts of one call that there are at most.
+    #[must_use]
+    pub fn attempts(&self) -> u32 {
+        self.provider.retries.max_retries.saturating_add(1)
+    }
+
     /// True when it can be asked to think.
     #[must_use]
     pub fn may_think(&self) -> bool {

@@ -66,6 +66,9 @@ pub enum Line {
     Began {
         /// Its id.
         call: CallId,
+        /// RFC 3339: when; lines of older daemons do not say it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        at: Option<String>,
     },
     /// A running call printed something.
     Printed {
@@ -144,7 +147,7 @@ impl TurnDraft {
             Line::Text { text } => self.push_text(text),
             Line::Thinking { text } => self.push_thinking(text),
             Line::Message { message } => drop(self.finish_message(message.clone())),
-            Line::Began { call } => self.begin_call(call),
+            Line::Began { call, .. } => self.begin_call(call),
             Line::Printed { call, text } => self.append_output(call, text),
             Line::Finished { call, result } => self.finish_call(call, result.clone()),
             Line::Compacted { compaction } => self.compact(compaction.clone()),
@@ -279,6 +282,10 @@ pub struct Folded {
     pub numbers: Numbers,
     /// The verdict and when the stop was asked for, if the run was ending.
     pub ending: Option<(Verdict, Option<String>)>,
+    /// The step whose model call was out.
+    pub asking: Option<u32>,
+    /// When calls began, as far as that is known.
+    pub began: BTreeMap<CallId, String>,
     /// It had begun to work: a run that is withdrawn from its queue ends as well, and leaves no turn.
     pub at_work: bool,
 }
@@ -294,14 +301,17 @@ impl Folded {
     #[must_use]
     pub fn onto(draft: TurnDraft, lines: impl IntoIterator<Item = Line>) -> Self {
         let (usage, numbers) = (Usage::default(), Numbers::default());
-        let mut folded = Self { draft, steps: 0, usage, numbers, ending: None, at_work: false };
+        let began = BTreeMap::new();
+        let mut folded = Self { draft, steps: 0, usage, numbers, ending: None, asking: None, began, at_work: false };
         for line in lines {
             folded.at_work |= !matches!(line, Line::Ending { .. } | Line::Numbers { .. });
             folded.draft.apply(&line);
             match line {
-                Line::Step { step } => folded.steps = step,
+                Line::Step { step } => (folded.steps, folded.asking) = (step, Some(step)),
+                Line::Message { .. } => folded.asking = None,
                 Line::Spent { usage } => folded.usage = usage,
                 Line::Numbers { until } => folded.numbers = Numbers(until),
+                Line::Began { call, at: Some(at) } => drop(folded.began.insert(call, at)),
                 Line::Ending { verdict, requested_at } => folded.ending = Some((verdict, requested_at)),
                 _ => {}
             }

@@ -7,6 +7,7 @@
 
 mod compaction;
 mod draft;
+mod for_people;
 mod history;
 mod ids;
 mod message;
@@ -27,6 +28,7 @@ use crate::picture::weight;
 pub(crate) use compaction::newest_compaction;
 pub use compaction::{Compaction, readable, turns_to_summarise};
 pub use draft::TurnDraft;
+pub use for_people::ForPeople;
 pub(crate) use ids::derived_call_id;
 pub use message::{Block, Message};
 pub(crate) use output::Clipped;
@@ -214,6 +216,8 @@ pub struct Turn {
     partial: Option<Partial>,
     #[serde(skip_serializing_if = "Option::is_none")]
     note: Option<String>,
+    #[serde(skip_serializing_if = "ForPeople::is_empty")]
+    for_people: ForPeople,
     verdict: Verdict,
     sealed_at: String,
     usage: Usage,

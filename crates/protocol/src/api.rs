@@ -340,6 +340,15 @@ pub struct HistoryMessage {
     /// On a result: the milliseconds that the call took, where they are known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ms: Option<f64>,
+    /// Reasoning of an assistant message, as it streamed, for people. A message that has nothing else was never complete.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub thinking: String,
+    /// On the first message of a turn: the agent that answered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<AgentId>,
+    /// On the first message of a turn: who said it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub principal: Option<Principal>,
     /// True for partial text that the model does not see.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub partial: bool,
@@ -349,6 +358,36 @@ pub struct HistoryMessage {
     /// Verdict of the turn, on its last message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verdict: Option<Verdict>,
+}
+
+impl HistoryMessage {
+    /// A message without anything but its text.
+    #[must_use]
+    pub fn new(run_id: Option<RunId>, role: &str, text: &str, at: &str) -> Self {
+        Self {
+            run_id,
+            role: role.to_owned(),
+            text: text.to_owned(),
+            at: at.to_owned(),
+            calls: Vec::new(),
+            call_id: None,
+            end: None,
+            code: None,
+            ms: None,
+            thinking: String::new(),
+            agent: None,
+            principal: None,
+            partial: false,
+            kept: false,
+            verdict: None,
+        }
+    }
+
+    /// True for reasoning alone, of a message that said nothing: only people who follow the run care.
+    #[must_use]
+    pub fn is_thinking_alone(&self) -> bool {
+        !self.thinking.is_empty() && self.text.is_empty() && self.calls.is_empty()
+    }
 }
 
 /// A call in a history message.

@@ -163,6 +163,19 @@ pub enum EventKind {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         text: Option<String>,
     },
+    /// An attempt of a model call failed, and there will be another one.
+    #[serde(rename = "model.retry")]
+    #[serde(rename_all = "camelCase")]
+    ModelRetry {
+        /// The attempt that failed, from 1.
+        attempt: u32,
+        /// Attempts that there are at most.
+        attempts: u32,
+        /// Milliseconds until the next one.
+        delay_ms: u64,
+        /// Why it failed, for people.
+        reason: String,
+    },
     /// The conversation was too long: a summary stands in for its oldest turns from now on.
     #[serde(rename = "context.compacted")]
     Compacted {
@@ -197,6 +210,7 @@ impl EventKind {
             Self::Snapshot { .. } => "run.snapshot",
             Self::Ending { .. } => "run.ending",
             Self::Ended { .. } => "run.ended",
+            Self::ModelRetry { .. } => "model.retry",
             Self::Compacted { .. } => "context.compacted",
             Self::Usage { .. } => "usage",
         }

@@ -46,6 +46,10 @@ pub struct Receipt {
     /// What became known after the end, oldest first. The rest of the receipt stays as it was told with `run.ended`.
     #[serde(default)]
     pub amendments: Vec<Amendment>,
+    /// True when the daemon died before the run was over: the record of what the run held died with it. `resources` are the
+    /// calls that its journal knows to have begun and not to have ended, each with the end `lost`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub recovered: bool,
 }
 
 /// Something that became known of a run's resource after the run had ended.
@@ -139,7 +143,7 @@ pub struct Resource {
     /// When it was given back; absent for a leftover.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub released_at: Option<Instant>,
-    /// How: `finished`, `closed`, `cancelled`, `exited`, `term`, `kill`, `failed`; `unconfirmed` for a call whose server
+    /// How: `finished`, `closed`, `cancelled`, `exited`, `term`, `kill`, `failed`; `lost` where the daemon died first; `unconfirmed` for a call whose server
     /// reads, was told to cancel it, and did not answer it; `undelivered`, `partly`,
     /// `unknown` or `withheld` for an answer that is not shown as a whole; `kept` for what goes on in the background
     /// after its run; `held` for a leftover.

@@ -19,7 +19,7 @@ use quell_surfaces::channels::flow::Channels;
 use quell_surfaces::serve::{Listeners, LocalListener, SOCKET_FILE, raise_open_files};
 use rustix::process::Signal as SignalName;
 use secrecy::ExposeSecret;
-use tokio::net::TcpListener;
+use tokio::net::TcpSocket;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::cli::ServeArgs;
@@ -28,6 +28,8 @@ use crate::reload::Reload;
 
 /// The file in the data directory that tells the talking verbs where the daemon is.
 pub(crate) const ADDRESS_FILE: &str = "address";
+/// Connections that may wait to be accepted, as the standard library has it.
+const BACKLOG: u32 = 4096;
 /// How long the doors may take to hand out their last bytes.
 const DOORS_CLOSE: Duration = Duration::from_millis(300);
 
@@ -51,14 +53,17 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
 async fn serve(mut loaded: Loaded, listen: Option<SocketAddr>) -> anyhow::Result<ExitCode> {
     let _outlived = outlive_limits().context("signals cannot be caught")?;
     let data_dir = config::data_dir()?;
+    // First of all, so that who starts a second daemon reads one line that says so.
+    let address = listen.unwrap_or(loaded.config.server.listen);
+    let taken = bind(address)?;
+    warn_of_missing_keys(&loaded);
     let metrics = PrometheusBuilder::new().install_recorder().context("metrics cannot be installed")?;
     let demo = start_demo_model(&mut loaded).await?;
     let engine = Engine::start(loaded.engine(data_dir.clone())).await?;
     tell_of_earlier_workdirs(&engine, &data_dir);
-    let address = listen.unwrap_or(loaded.config.server.listen);
     let reload = Reload::new(&engine, &loaded, demo.as_ref().map(DemoModel::base_url));
     let served = tokio::select! {
-        served = open_doors((&engine, &reload), &loaded, address, &data_dir, metrics) => served,
+        served = open_doors((&engine, &reload), &loaded, (taken, address), &data_dir, metrics) => served,
         never = reload.watch() => match never {},
     };
     let left = match &served {
@@ -89,6 +94,32 @@ fn tell_of_earlier_workdirs(engine: &Engine, data_dir: &Path) {
     }
 }
 
+/// Takes the port without listening on it yet: nobody reaches a daemon that is not ready.
+fn bind(address: SocketAddr) -> anyhow::Result<TcpSocket> {
+    let taken = || {
+        let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+        socket.set_reuseaddr(true)?;
+        socket.bind(address)?;
+        std::io::Result::Ok(socket)
+    };
+    taken().with_context(|| cannot_listen(address))
+}
+
+fn cannot_listen(address: SocketAddr) -> String {
+    format!("cannot listen on {address}; is another daemon running there? --listen 127.0.0.1:0 takes a free port")
+}
+
+/// Without its key a provider refuses every request, and nobody would know why before the first message.
+fn warn_of_missing_keys(loaded: &Loaded) {
+    for (name, provider) in &loaded.config.providers {
+        if let (None, Some(variable)) = (&provider.api_key, &provider.api_key_env) {
+            tracing::warn!(
+                "provider {name}: {variable}, which api_key_env names, is not set or empty; export {variable}=... and start again, or remove api_key_env if the server needs no key"
+            );
+        }
+    }
+}
+
 /// What could not be ended, each with the run that had started it.
 type Left = Vec<(RunId, Leftover)>;
 
@@ -97,13 +128,11 @@ type Left = Vec<(RunId, Leftover)>;
 async fn open_doors(
     (engine, reload): (&Engine, &Reload),
     loaded: &Loaded,
-    address: SocketAddr,
+    (taken, address): (TcpSocket, SocketAddr),
     data_dir: &Path,
     metrics: metrics_exporter_prometheus::PrometheusHandle,
 ) -> anyhow::Result<Left> {
-    let listener = TcpListener::bind(address).await.with_context(|| {
-        format!("cannot listen on {address}; is another daemon running there? --listen 127.0.0.1:0 takes a free port")
-    })?;
+    let listener = taken.listen(BACKLOG).with_context(|| cannot_listen(address))?;
     let address = listener.local_addr()?;
     let door = Door::new(engine.clone(), loaded.doors(), Some(metrics));
     let channels = Channels::start(engine.clone(), reload.settings(), reload.looker());

@@ -9,7 +9,7 @@ use super::clock::Moment;
 use super::effects::{Answer, Effect, Failure, FailureKind, Outcome, Pace, Page, Question};
 use super::state::{Asked, Chat, Menu, PickList, Picker, Run, RunState, StopAsked};
 use super::transcript::{Body, Tone};
-use super::turn::{Below, End};
+use super::turn::{Below, BelowState, End};
 use crate::link::Sent;
 
 impl Chat {
@@ -246,7 +246,15 @@ impl Chat {
 
     fn run_seen(&mut self, id: &RunId, result: Outcome<RunView>) -> Vec<Effect> {
         self.looking.retain(|looked| looked != id);
-        let Ok(view) = result else { return Vec::new() };
+        let view = match result {
+            Ok(view) => view,
+            // A run below one of ours that was deleted with its session.
+            Err(failure) if failure.kind == FailureKind::NotFound => {
+                self.transcript.below_mut(id, |below| below.state = BelowState::Over(String::new()));
+                return Vec::new();
+            }
+            Err(_) => return Vec::new(),
+        };
         let mut effects = Vec::new();
         if let Some(at) = self.doubts.iter().position(|(doubted, _)| doubted == id) {
             let (_, text) = self.doubts.remove(at);
@@ -269,8 +277,8 @@ impl Chat {
                 self.transcript.turn_mut(id).into_iter().for_each(|turn| turn.end = Some(end.clone()));
             }
             self.transcript.below_mut(id, |below| {
-                below.over = true;
-                below.state = end.receipt.clone().unwrap_or_else(|| end.verdict.word().to_owned());
+                let word = end.receipt.clone().unwrap_or_else(|| end.verdict.word().to_owned());
+                below.state = BelowState::Over(word);
             });
         }
         effects
@@ -284,15 +292,12 @@ impl Chat {
                 run: row.run_id.clone(),
                 agent: row.agent.clone(),
                 since: row.started_at.as_deref().and_then(Moment::read).unwrap_or(self.now),
-                state: self.state_words(row).to_owned(),
-                over: false,
+                state: BelowState::Working(self.state_words(row).to_owned()),
             };
             self.transcript.put_below(&top, below);
         }
         let is_listed = |run: &RunId| rows.iter().any(|row| row.run_id == *run);
-        let own: Vec<RunId> = self.runs.iter().map(|run| run.id.clone()).collect();
-        let gone =
-            own.iter().flat_map(|run| self.transcript.below_of(run)).filter(|run| !is_listed(run)).collect::<Vec<_>>();
+        let gone: Vec<RunId> = self.transcript.open_below().filter(|run| !is_listed(run)).cloned().collect();
         if let Some(Menu::Picker(Picker { list: PickList::Runs(listed), .. })) = &mut self.menu {
             *listed = Some(rows);
         }

@@ -61,8 +61,11 @@ impl Chat {
         match (key.code, self.is_active()) {
             (KeyCode::Esc, _) => self.menu = None,
             (KeyCode::Char('s' | 'S'), true) => return self.stop_and_leave(),
-            (KeyCode::Char('l' | 'L'), true) | (KeyCode::Enter | KeyCode::Char('y' | 'Y'), false) => {
-                return vec![Effect::Leave];
+            (KeyCode::Char('l' | 'L'), true) | (KeyCode::Enter, false) => return vec![Effect::Leave],
+            // Who goes on typing has not come to leave.
+            (KeyCode::Char(_), _) => {
+                self.menu = None;
+                return self.key(key);
             }
             _ => {}
         }

@@ -264,7 +264,7 @@ impl Painter {
 
     /// The rows of an entry, made anew only when something of it changed.
     fn rows(&mut self, entry: &Entry, ground: Ground) -> Rc<Vec<Line<'static>>> {
-        let live = matches!(&entry.body, Body::Turn(turn) if turn.end.is_none());
+        let live = matches!(&entry.body, Body::Turn(turn) if turn.is_live());
         let ground = if live { ground } else { Ground { now: super::clock::Moment::default(), ..ground } };
         if let Some(kept) =
             self.kept.get(&entry.id).filter(|kept| kept.version == entry.version && kept.ground == ground)

@@ -2,6 +2,7 @@
 
 mod approvals;
 mod elsewhere;
+mod ends;
 mod properties;
 
 use crossterm::event::KeyCode;
@@ -376,4 +377,25 @@ fn a_stop_text_that_could_not_be_sent_is_a_stop_that_goes_out_later() {
     assert!(scene.chat.composer.is_empty() && scene.chat.stop.is_some());
     let effects = scene.input(Input::Answer(Answer::Approvals(Ok(Vec::new()))));
     assert!(effects.contains(&Effect::StopRun { run: id, force: false }), "{effects:?}");
+}
+
+#[test]
+fn what_is_typed_at_the_question_whether_to_leave_answers_it_with_no() {
+    for first in ['h', 'y', 'n', '/', '1'] {
+        let mut scene = Scene::new();
+        assert_eq!(scene.control('c'), []);
+        scene.key(KeyCode::Char(first));
+        assert!(scene.chat.menu.is_none(), "{first} takes the question back");
+        scene.type_in(" there");
+        assert_eq!(scene.chat.composer.text(), format!("{first} there"), "and is typed");
+        assert!(!scene.key(KeyCode::Enter).contains(&Effect::Leave));
+    }
+    // While something runs, two letters stand on the screen as answers; every other one is text.
+    let mut scene = Scene::new();
+    scene.running("work");
+    scene.input(Input::Paste("/quit".into()));
+    scene.key(KeyCode::Enter);
+    scene.type_in("and then");
+    assert_eq!(scene.chat.composer.text(), "and then");
+    assert!(!scene.key(KeyCode::Enter).contains(&Effect::Leave));
 }

@@ -148,11 +148,7 @@ impl Transcript {
             return;
         }
         self.parents.insert(below.run.clone(), top.clone());
-        let Some(turn) = self.turn_mut(top) else { return };
-        match turn.below.iter_mut().find(|known| known.run == below.run) {
-            Some(known) => *known = below,
-            None => turn.below.push(below),
-        }
+        self.turn_mut(top).into_iter().for_each(|turn| turn.put_below(below.clone()));
     }
 
     /// Changes what is known of a run below another one.
@@ -164,10 +160,11 @@ impl Transcript {
         }
     }
 
-    /// Runs below a run that are not over.
-    pub(super) fn below_of(&self, top: &RunId) -> Vec<RunId> {
-        let below = self.turn(top).map(|turn| turn.below.as_slice()).unwrap_or_default();
-        below.iter().filter(|below| !below.over).map(|below| below.run.clone()).collect()
+    /// Runs below any run of the page whose end is not known.
+    pub(super) fn open_below(&self) -> impl Iterator<Item = &RunId> {
+        let tops: std::collections::BTreeSet<&RunId> = self.parents.values().collect();
+        let below = tops.into_iter().filter_map(|top| self.turn(top)).flat_map(|turn| &turn.below);
+        below.filter(|below| !below.is_over()).map(|below| &below.run)
     }
 
     pub(super) fn is_below(&self, run: &RunId) -> bool {

@@ -1,10 +1,11 @@
 //! What one run looks like to a person: made from its events or from the stored history. It knows nothing of rows and colours.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use quell_protocol::api::{HistoryMessage, RunResult, RunView};
 use quell_protocol::event::SnapshotCall;
-use quell_protocol::{AgentId, CallEnd, CallId, EventKind, Receipt, RunId, ToolOutputStream, Verdict};
+use quell_protocol::{AgentId, CallEnd, CallId, EventKind, Receipt, RunId, StopReason, ToolOutputStream, Verdict};
 use serde_json::Value;
 
 use super::clock::Moment;
@@ -24,6 +25,8 @@ pub(super) struct Turn {
     pub(super) blocks: Vec<Block>,
     pub(super) doing: Doing,
     pub(super) end: Option<End>,
+    /// Nothing more can be learnt of it, and how it ended is not known.
+    lost: bool,
     /// Messages that were handed to it and wait for its next step.
     pub(super) steered: Vec<String>,
     /// What it started in other agents, as far as it is known.
@@ -69,7 +72,10 @@ pub(super) struct Call {
     pub(super) end: Option<CallEnd>,
     pub(super) ms: Option<f64>,
     pub(super) output: String,
-    pub(super) asking: bool,
+    /// The approval that it waits for.
+    pub(super) asking: Option<String>,
+    /// Its tool has started: side effects are possible.
+    begun: bool,
 }
 
 /// A run that this one started.
@@ -78,9 +84,37 @@ pub(super) struct Below {
     pub(super) run: RunId,
     pub(super) agent: AgentId,
     pub(super) since: Moment,
-    /// What it does, or how it ended.
-    pub(super) state: String,
-    pub(super) over: bool,
+    pub(super) state: BelowState,
+}
+
+/// How a run below another one stands.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum BelowState {
+    /// At work for its parent, with what it does.
+    Working(String),
+    /// Its parent is over; it goes on in the background.
+    Behind,
+    /// Its parent was stopped, and it with it; how it ended is not known yet.
+    Stopped,
+    /// Over, with how it ended.
+    Over(String),
+}
+
+impl Below {
+    /// Its parent is over.
+    fn leave(&mut self, verdict: Option<&Verdict>) {
+        if matches!(self.state, BelowState::Working(_)) {
+            self.state = match verdict {
+                Some(Verdict::Aborted { .. }) => BelowState::Stopped,
+                _ => BelowState::Behind,
+            };
+        }
+    }
+
+    /// True when its end is known.
+    pub(super) fn is_over(&self) -> bool {
+        matches!(self.state, BelowState::Over(_))
+    }
 }
 
 /// What a run does now.
@@ -89,11 +123,22 @@ pub(super) enum Doing {
     #[default]
     Starting,
     Waiting,
+    Retrying(Retry),
     Thinking,
     Answering,
     Tool(String),
     Approval(String),
     Ending,
+}
+
+/// An attempt of a model call that failed, and the wait for the next one.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Retry {
+    pub(super) attempt: u32,
+    pub(super) attempts: u32,
+    /// When the next one begins.
+    pub(super) next: Moment,
+    pub(super) why: String,
 }
 
 /// How a run ended.
@@ -123,6 +168,19 @@ impl End {
         Some(Self { verdict, steps: Some(view.steps), receipt: receipt.map(receipt_line), amended, leftovers })
     }
 
+    /// Steps that were done, and whether one was cut off: a stop ends the step at work, a budget is looked at between two.
+    pub(super) fn steps_done(&self) -> Option<(u32, bool)> {
+        let steps = self.steps?;
+        let cut = match &self.verdict {
+            Verdict::Completed => false,
+            Verdict::Failed { .. } => true,
+            Verdict::Aborted { reason, .. } => {
+                !matches!(reason, StopReason::Steps | StopReason::Tokens | StopReason::DailyLimit)
+            }
+        };
+        Some(if cut && steps > 0 { (steps - 1, true) } else { (steps, false) })
+    }
+
     /// The result in the words of an embedder: `Execution paused` after a stop.
     pub(super) fn word(&self) -> Option<String> {
         RunResult::of(&self.verdict, self.steps.unwrap_or(0)).error
@@ -145,9 +203,16 @@ impl Turn {
             EventKind::ToolStarted { call_id, tool, arguments } => self.call(call_id, tool, arguments, now),
             EventKind::ToolOutput { call_id, stream, text } => self.output(call_id, *stream, text),
             EventKind::ToolEnded { call_id, end, output, ms, .. } => self.call_over(call_id, *end, output, Some(*ms)),
-            EventKind::ApprovalRequested { call_id, tool, arguments, .. } => self.asks(call_id, tool, arguments, now),
-            EventKind::ApprovalResolved { .. } => self.answered(),
+            EventKind::ApprovalRequested { id, call_id, tool, arguments, .. } => {
+                self.asks((id, call_id), tool, arguments, now);
+            }
+            EventKind::ApprovalResolved { id, .. } => self.answered(id),
             EventKind::Snapshot { text, thinking, calls } => self.catch_up((text, thinking), calls, now),
+            EventKind::ModelRetry { attempt, attempts, delay_ms, reason } => {
+                let next = now.plus(Duration::from_millis(*delay_ms));
+                let why = one_line(reason, MOST_LABEL);
+                self.doing = Doing::Retrying(Retry { attempt: *attempt, attempts: *attempts, next, why });
+            }
             EventKind::Compacted { turns, .. } => self.blocks.push(Block::Compacted(*turns)),
             EventKind::Ending { .. } => self.doing = Doing::Ending,
             EventKind::Ended { verdict, receipt, steps, text } => {
@@ -156,32 +221,51 @@ impl Turn {
         }
     }
 
+    /// All text of a step is one block, and all its thinking one before it, as in the history.
     fn add_text(&mut self, added: &str) {
         self.doing = Doing::Answering;
-        match self.blocks[self.step_from..].last_mut() {
-            Some(Block::Text { text, .. }) => text.push_str(added),
-            _ => self.blocks.push(Block::Text { text: added.to_owned(), partial: Partial::No }),
+        let text = self.blocks[self.step_from..].iter_mut().find_map(|block| match block {
+            Block::Text { text, .. } => Some(text),
+            _ => None,
+        });
+        match text {
+            Some(text) => text.push_str(added),
+            None => self.blocks.push(Block::Text { text: added.to_owned(), partial: Partial::No }),
         }
     }
 
     fn add_thinking(&mut self, added: &str) {
         self.doing = Doing::Thinking;
-        match self.blocks[self.step_from..].last_mut() {
-            Some(Block::Thinking(text)) => text.push_str(added),
-            _ => self.blocks.push(Block::Thinking(added.to_owned())),
+        let of_step = &mut self.blocks[self.step_from..];
+        match of_step.iter_mut().find_map(|block| match block {
+            Block::Thinking(text) => Some(text),
+            _ => None,
+        }) {
+            Some(text) => text.push_str(added),
+            None => self.insert_thinking(added.to_owned()),
         }
+    }
+
+    /// Before what the step has said so far. Calls come behind their message, so that none changes its place by that.
+    fn insert_thinking(&mut self, thinking: String) {
+        let at = self.blocks[self.step_from..].iter().position(|block| matches!(block, Block::Text { .. }));
+        let at = at.map_or(self.blocks.len(), |at| self.step_from + at);
+        self.blocks.insert(at, Block::Thinking(thinking));
+        self.calls.values_mut().filter(|place| **place >= at).for_each(|place| *place += 1);
     }
 
     fn call(&mut self, id: &CallId, tool: &str, arguments: &Value, now: Moment) {
         let tool = one_line(tool, MOST_NAME);
         self.doing = Doing::Tool(tool.clone());
         if let Some(call) = self.call_mut(id) {
-            call.asking = false;
+            call.asking = None;
+            call.begun = true;
             call.label = call_label(arguments, MOST_LABEL);
             call.since = Some(now);
             return;
         }
-        self.add_call(id, Call::new(tool, call_label(arguments, MOST_LABEL), Some(now)));
+        let call = Call::new(tool, call_label(arguments, MOST_LABEL), Some(now));
+        self.add_call(id, Call { begun: true, ..call });
     }
 
     fn add_call(&mut self, id: &CallId, call: Call) {
@@ -189,23 +273,30 @@ impl Turn {
         self.blocks.push(Block::Call(call));
     }
 
-    fn asks(&mut self, id: &CallId, tool: &str, arguments: &Value, now: Moment) {
+    fn asks(&mut self, (approval, id): (&str, &CallId), tool: &str, arguments: &Value, now: Moment) {
         if self.call_mut(id).is_none() {
             self.add_call(id, Call::new(one_line(tool, MOST_NAME), call_label(arguments, MOST_LABEL), Some(now)));
         }
         if let Some(call) = self.call_mut(id) {
-            call.asking = true;
+            call.asking = Some(approval.to_owned());
         }
         self.doing = Doing::Approval(one_line(tool, MOST_NAME));
     }
 
-    fn answered(&mut self) {
-        for block in &mut self.blocks {
-            if let Block::Call(call) = block {
-                call.asking = false;
-            }
+    fn answered(&mut self, approval: &str) {
+        for call in self.calls_mut().filter(|call| call.asking.as_deref() == Some(approval)) {
+            call.asking = None;
         }
-        self.doing = self.next_doing();
+        if self.doing != Doing::Ending {
+            self.doing = self.next_doing();
+        }
+    }
+
+    fn calls_mut(&mut self) -> impl Iterator<Item = &mut Call> {
+        self.blocks.iter_mut().filter_map(|block| match block {
+            Block::Call(call) => Some(call),
+            _ => None,
+        })
     }
 
     fn call_mut(&mut self, id: &CallId) -> Option<&mut Call> {
@@ -225,7 +316,7 @@ impl Turn {
         if let Some(call) = self.call_mut(id) {
             call.end = Some(end);
             call.ms = ms;
-            call.asking = false;
+            call.asking = None;
             // What the model reads is the last word about what was printed.
             call.output.clear();
             call.print(output);
@@ -241,7 +332,7 @@ impl Turn {
             _ => None,
         });
         match open {
-            Some(call) if call.asking => Doing::Approval(call.tool.clone()),
+            Some(call) if call.asking.is_some() => Doing::Approval(call.tool.clone()),
             Some(call) => Doing::Tool(call.tool.clone()),
             None => Doing::Waiting,
         }
@@ -255,7 +346,8 @@ impl Turn {
         }
         for seen in calls {
             if self.call_mut(&seen.call_id).is_none() {
-                self.add_call(&seen.call_id, Call::new(one_line(&seen.tool, MOST_NAME), String::new(), Some(now)));
+                let call = Call::new(one_line(&seen.tool, MOST_NAME), String::new(), Some(now));
+                self.add_call(&seen.call_id, Call { begun: true, ..call });
             }
             if let Some(call) = self.call_mut(&seen.call_id).filter(|call| call.end.is_none()) {
                 call.end = seen.end;
@@ -269,7 +361,7 @@ impl Turn {
         let known =
             |block: &Block| matches!(block, Block::Text { text: shown, .. } if text.starts_with(shown.as_str()));
         if !thinking.is_empty() && !self.blocks[self.step_from..].iter().any(|b| matches!(b, Block::Thinking(_))) {
-            self.blocks.push(Block::Thinking(thinking.to_owned()));
+            self.insert_thinking(thinking.to_owned());
         }
         match self.blocks[self.step_from..].iter_mut().find(|block| known(block)) {
             Some(Block::Text { text: shown, .. }) => *shown = text.to_owned(),
@@ -299,8 +391,45 @@ impl Turn {
         }
         // A message that was not taken becomes a run of its own.
         self.steered.clear();
-        self.doing = Doing::Ending;
+        self.settle(Some(&end.verdict));
         self.end = Some(end);
+    }
+
+    /// Nothing more can be learnt of the run.
+    pub(super) fn lose(&mut self) {
+        self.lost = true;
+        self.settle(None);
+    }
+
+    /// Nothing of a run that is over goes on or waits. The words are those of the sealed turn.
+    fn settle(&mut self, verdict: Option<&Verdict>) {
+        self.doing = Doing::Ending;
+        let cut_off = verdict.is_some_and(|verdict| *verdict != Verdict::Completed);
+        for call in self.calls_mut() {
+            call.asking = None;
+            call.since = None;
+            if cut_off && call.end.is_none() {
+                call.end = Some(if call.begun { CallEnd::Stopped } else { CallEnd::NotStarted });
+            }
+        }
+        self.below.iter_mut().for_each(|below| below.leave(verdict));
+    }
+
+    /// True until its end, or until nothing more can be learnt of it.
+    pub(super) fn is_live(&self) -> bool {
+        self.end.is_none() && !self.lost
+    }
+
+    /// Notes a run below it, or what that does now. Its end is the last that is said of it.
+    pub(super) fn put_below(&mut self, mut seen: Below) {
+        if !self.is_live() {
+            seen.leave(self.end.as_ref().map(|end| &end.verdict));
+        }
+        match self.below.iter_mut().find(|known| known.run == seen.run) {
+            Some(known) if known.is_over() => {}
+            Some(known) => *known = seen,
+            None => self.below.push(seen),
+        }
     }
 
     /// True when a text was cut off and nobody has said yet whether the model sees it.
@@ -323,6 +452,9 @@ impl Turn {
     pub(super) fn recall(&mut self, message: &HistoryMessage) {
         match message.role.as_str() {
             "assistant" => {
+                if !message.thinking.is_empty() {
+                    self.blocks.push(Block::Thinking(message.thinking.clone()));
+                }
                 if !message.text.is_empty() {
                     let partial = partial_of(message);
                     self.blocks.push(Block::Text { text: message.text.clone(), partial });
@@ -338,6 +470,7 @@ impl Turn {
                 if let Some(call) = id.and_then(|id| self.call_mut(&id)) {
                     call.print(&message.text);
                     call.end = message.end.or(call.end);
+                    call.ms = message.ms.or(call.ms);
                 }
             }
             _ => {}
@@ -365,7 +498,7 @@ pub(super) fn partial_of(message: &HistoryMessage) -> Partial {
 
 impl Call {
     fn new(tool: String, label: String, since: Option<Moment>) -> Self {
-        Self { tool, label, since, end: None, ms: None, output: String::new(), asking: false }
+        Self { tool, label, since, end: None, ms: None, output: String::new(), asking: None, begun: false }
     }
 
     fn print(&mut self, text: &str) {

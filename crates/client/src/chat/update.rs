@@ -62,7 +62,8 @@ impl Chat {
             questions.push(Question::Hold);
         }
         let listed = matches!(&self.menu, Some(Menu::Picker(Picker { list: PickList::Runs(_), .. })));
-        if (self.is_active() || listed) && self.polls.active.is_due(now) {
+        let below = self.transcript.open_below().next().is_some();
+        if (self.is_active() || listed || below) && self.polls.active.is_due(now) {
             questions.push(Question::Active);
         }
         if !std::mem::replace(&mut self.polls.agents, true) {
@@ -106,6 +107,7 @@ impl Chat {
             RunSeen::Back => self.back(),
             RunSeen::Gone(failure) => {
                 self.transcript.remark(Tone::Failure, self.texts.fill("term.run.gone", &[("why", &failure.text)]));
+                self.transcript.turn_mut(run).into_iter().for_each(super::turn::Turn::lose);
                 self.forget(run);
                 Vec::new()
             }
@@ -152,6 +154,8 @@ impl Chat {
             EventKind::Ended { .. } => {
                 self.forget(id);
                 self.facts.exists = true;
+                // What became of its sub-runs is asked at once.
+                self.polls.active.hurry();
                 let wonders = self.transcript.turn(id).is_some_and(super::turn::Turn::wonders);
                 let question = Question::History { session: self.session.clone(), page: Page::LastTurn };
                 wonders.then_some(Effect::Ask(question)).into_iter().collect()

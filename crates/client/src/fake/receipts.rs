@@ -70,6 +70,7 @@ pub(crate) fn stopped() -> Receipt {
         usage: Usage { input_tokens: 10, output_tokens: 4, estimated: true },
         turn: TurnRecord { recorded: true },
         amendments: Vec::new(),
+        recovered: false,
     }
 }
 
@@ -111,6 +112,7 @@ pub(crate) fn withdrawn() -> Receipt {
         resources: Vec::new(),
         usage: Usage::default(),
         turn: TurnRecord { recorded: false },
+        recovered: false,
         ..stopped()
     }
 }

@@ -104,6 +104,7 @@ fn weight(event: &RunEvent) -> usize {
         }
         EventKind::ToolEnded { output, .. } => output.len(),
         EventKind::ToolStarted { tool, .. } => tool.len() + 256,
+        EventKind::ModelRetry { reason, .. } => reason.len(),
         EventKind::Snapshot { text, thinking, .. } => text.len() + thinking.len(),
         EventKind::Ended { receipt, text, .. } => {
             text.as_ref().map_or(0, String::len) + 256 * (receipt.resources.len() + 1)

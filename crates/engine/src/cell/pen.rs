@@ -110,6 +110,15 @@ impl Pen {
         });
     }
 
+    /// Attempt number `attempt` of a model call failed, and the next one comes after `delay`. Not told once the stream is over.
+    pub fn retry(&self, (attempt, attempts): (u32, u32), delay: Duration, reason: &str) {
+        let delay_ms = u64::try_from(delay.as_millis()).unwrap_or(u64::MAX);
+        let _ = self.write(|cell, facts| {
+            let reason = reason.to_owned();
+            cell.emit(facts, EventKind::ModelRetry { attempt, attempts, delay_ms, reason });
+        });
+    }
+
     /// A model call leaves: until it is counted, its tokens are estimated.
     pub fn call_sent(&self, input_tokens: u64) {
         let mut facts = self.0.facts();
@@ -167,7 +176,8 @@ impl Pen {
     /// # Cancel safety
     /// Safe: a call that was written down and does not start is taken for one that may have.
     pub async fn announce_call(&self, call: &CallId) -> Result<(), Unwritten> {
-        match self.write(|cell, _| cell.page.write(Line::Began { call: call.clone() })) {
+        let at = Some(self.0.clock.rfc3339(self.0.clock.now()));
+        match self.write(|cell, _| cell.page.write(Line::Began { call: call.clone(), at })) {
             Ok(()) => self.0.page.written().await,
             Err(Sealed) => Ok(()),
         }

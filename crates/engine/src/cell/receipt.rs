@@ -38,6 +38,7 @@ pub(super) fn write(source: Source<'_>) -> Receipt {
         usage: source.usage,
         turn: TurnRecord { recorded: source.recorded },
         amendments: source.amendments,
+        recovered: false,
     }
 }
 

@@ -206,7 +206,13 @@ impl Engine {
         let mut messages = Vec::new();
         for past in stored {
             match past {
-                Past::Turn(text) => messages.extend(sealed(&text)?.history()),
+                Past::Turn { turn, agent, principal } => {
+                    let mut turn = sealed(&turn)?.history();
+                    if let Some(first) = turn.first_mut() {
+                        (first.agent, first.principal) = (Some(agent), Some(principal));
+                    }
+                    messages.extend(turn);
+                }
                 Past::Reset { at } => messages.push(boundary(at)),
             }
         }
@@ -349,20 +355,7 @@ fn sealed(text: &str) -> Result<Turn, StoreError> {
 }
 
 fn boundary(at: String) -> HistoryMessage {
-    HistoryMessage {
-        run_id: None,
-        role: "reset".to_owned(),
-        text: String::new(),
-        at,
-        calls: Vec::new(),
-        call_id: None,
-        end: None,
-        code: None,
-        ms: None,
-        partial: false,
-        kept: false,
-        verdict: None,
-    }
+    HistoryMessage::new(None, "reset", "", &at)
 }
 
 /// What a reader behind number `after` is still to be told of a run whose events are gone: a snapshot in place of those it has

@@ -3,10 +3,11 @@
 
 use futures_util::future::try_join_all;
 use quell_kernel::journal::{Folded, Line};
-use quell_kernel::turn::{InvalidTurn, PartialPolicy, Sealing, Turn, TurnDraft};
+use quell_kernel::turn::{InvalidTurn, PartialPolicy, Sealing, ToolCall, Turn, TurnDraft};
 use quell_protocol::api::{RunResult, RunView};
 use quell_protocol::{
-    HookEvent, Instant, Leftover, Receipt, ResourceKind, Rung, StopReason, Surface, TurnRecord, Usage, Verdict,
+    HookEvent, Instant, Leftover, Receipt, Resource, ResourceKind, Rung, StopReason, Surface, TurnRecord, Usage,
+    Verdict,
 };
 
 use crate::agent::Workshop;
@@ -78,6 +79,7 @@ async fn seal(
     let folded = Folded::onto(asked, readable(row, &lines));
     let begun = row.state == StoredState::Started || recorded.is_some() || folded.at_work;
     let at = clock.rfc3339(clock.now());
+    let lost = if recorded.is_some() { Vec::new() } else { lost(&folded, &view, &at) };
     let unreadable = |error: &InvalidTurn| tracing::error!(run = %row.id, %error, "the run's turn cannot be read");
     let (turn, asked_at) = match recorded.and_then(|turn| Turn::from_stored(&turn).inspect_err(unreadable).ok()) {
         Some(turn) => (turn, None),
@@ -90,7 +92,7 @@ async fn seal(
     };
     view.steps = view.steps.max(folded.steps);
     view.seq = folded.numbers.beyond(view.seq);
-    close(&mut view, &turn, Found { asked_at, at, left }, begun);
+    close(&mut view, &turn, Found { asked_at, at, left, lost }, begun);
     tracing::info!(run = %row.id, session = %row.session, verdict = turn.verdict().word(), "run sealed");
     let view = serde_json::to_string(&view).unwrap_or_default();
     let (session, run) = (row.session.clone(), row.id.clone());
@@ -150,12 +152,58 @@ struct Found<'a> {
     at: String,
     /// Processes of it that live.
     left: &'a [String],
+    /// What it held when the daemon died, as far as the journal knows.
+    lost: Vec<Resource>,
+}
+
+/// What the journal knows to have begun and not to have ended. What it held besides, and how all of it ended, died with the
+/// daemon; that nothing of it lives on is for the wardens and for [`survivors`].
+fn lost(folded: &Folded, view: &RunView, at: &str) -> Vec<Resource> {
+    let begun = view.started_at.clone().unwrap_or_else(|| view.accepted_at.clone());
+    let instant = |at: String| Instant { at, ms: None };
+    let asking = folded.asking.map(|step| (ResourceKind::ModelRequest, format!("step {step}"), begun.clone()));
+    let calls = folded.draft.running().map(|call| {
+        let since = folded.began.get(&call.id).unwrap_or(&begun).clone();
+        (kind_of(&call.tool), label_of(call), since)
+    });
+    let rows = asking.into_iter().chain(calls).zip(1..);
+    rows.map(|((kind, label, since), id)| Resource {
+        kind,
+        id,
+        label,
+        opened_at: instant(since),
+        released_at: Some(instant(at.to_owned())),
+        how: "lost".to_owned(),
+        process: None,
+    })
+    .collect()
+}
+
+/// What a call of this tool holds while it is at work.
+fn kind_of(tool: &str) -> ResourceKind {
+    match tool {
+        "shell" | "process" => ResourceKind::Process,
+        "fetch_url" => ResourceKind::HttpRequest,
+        "spawn_agent" => ResourceKind::Run,
+        name if name.contains("__") => ResourceKind::McpCall,
+        _ => ResourceKind::Task,
+    }
+}
+
+/// A call in a few words: its tool, and what tells it from others.
+fn label_of(call: &ToolCall) -> String {
+    let told = ["command", "url", "path", "agent"].iter().find_map(|name| call.arguments.get(name)?.as_str());
+    match told {
+        Some(told) if call.tool == "shell" => told.to_owned(),
+        Some(told) => format!("{} {told}", call.tool),
+        None => call.tool.clone(),
+    }
 }
 
 /// The view of a run that is over, with its receipt. What it held died with its daemon; the wardens saw to that, or what they
 /// could not end is named.
 fn close(view: &mut RunView, turn: &Turn, found: Found<'_>, recorded: bool) {
-    let Found { asked_at, at, left } = found;
+    let Found { asked_at, at, left, lost } = found;
     let leftover = |name: &String| Leftover { kind: ResourceKind::Process, name: name.clone() };
     let verdict = turn.verdict().clone();
     view.state = "ended".to_owned();
@@ -173,10 +221,11 @@ fn close(view: &mut RunView, turn: &Turn, found: Found<'_>, recorded: bool) {
         delivered_at: None,
         settled_at: Instant { at, ms: None },
         rung: if left.is_empty() { Rung::None } else { Rung::Abandoned },
-        resources: Vec::new(),
+        resources: lost,
         leftovers: left.iter().map(leftover).collect(),
         usage: turn.usage(),
         turn: TurnRecord { recorded },
         amendments: Vec::new(),
+        recovered: recorded,
     });
 }

@@ -1,9 +1,10 @@
 //! What was said in a session: sealed turns in the order of their recording, and the boundaries that resets left.
 
-use quell_protocol::{RunId, SessionKey};
+use quell_protocol::{AgentId, Principal, RunId, SessionKey};
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::cursor::{Listing, ask_for};
+use super::runs::id;
 use super::{NoteScope, Past, Store, StoreError, journal, notes};
 
 impl Store {
@@ -154,12 +155,16 @@ pub(super) fn turn_of(db: &Connection, run: &RunId) -> rusqlite::Result<Option<S
 }
 
 fn newest(db: &Connection, session: &SessionKey, before: i64, limit: usize) -> rusqlite::Result<Vec<(i64, Past)>> {
-    let sql = "SELECT seq, turn, reset_at FROM history WHERE session = ?1 AND seq < ?2 ORDER BY seq DESC LIMIT ?3";
+    let sql =
+        "SELECT history.seq, turn, reset_at, agent, principal FROM history LEFT JOIN runs ON runs.id = history.run
+               WHERE history.session = ?1 AND history.seq < ?2 ORDER BY history.seq DESC LIMIT ?3";
     let mut statement = db.prepare_cached(sql)?;
     let rows = statement.query_map(params![session.as_str(), before, ask_for(limit)], |row| {
         let turn: Option<String> = row.get(1)?;
         let past = match turn {
-            Some(turn) => Past::Turn(turn),
+            Some(turn) => {
+                Past::Turn { turn, agent: id(row, 3, AgentId::parse)?, principal: id(row, 4, Principal::parse)? }
+            }
             None => Past::Reset { at: row.get(2)? },
         };
         Ok((row.get(0)?, past))

@@ -121,8 +121,15 @@ pub enum SetUp {
 /// A piece of a session's past, for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Past {
-    /// A sealed turn, as it was stored.
-    Turn(String),
+    /// A sealed turn.
+    Turn {
+        /// As it was stored.
+        turn: String,
+        /// The agent of its run.
+        agent: AgentId,
+        /// Whose message began it.
+        principal: Principal,
+    },
     /// The session was reset here: the model sees nothing from before.
     Reset {
         /// RFC 3339.

@@ -59,7 +59,7 @@ proptest! {
 fn a_call_that_prints_for_ever_has_one_row() {
     let call = CallId::parse("c1").unwrap();
     let (mut waiting, mut rows) = (Waiting::default(), BTreeMap::new());
-    waiting.push(Line::Began { call: call.clone() });
+    waiting.push(Line::Began { call: call.clone(), at: None });
     for round in 0..1000 {
         for n in 0..20 {
             let text = format!("{round}.{n} {}\n", "0123456789".repeat(10));
@@ -132,7 +132,7 @@ fn lines_that_version_1_wrote_stay_readable() {
 #[test]
 fn a_call_waits_for_its_line_and_text_does_not() {
     let call = ToolCall::from_wire("c1", "shell", json!({}));
-    assert_eq!(Line::Began { call: call.id }.patience(), Duration::ZERO);
+    assert_eq!(Line::Began { call: call.id, at: None }.patience(), Duration::ZERO);
     assert_eq!(Line::Text { text: String::new() }.patience(), TEXT_WAITS);
     assert!(Line::Step { step: 1 }.patience() > Line::User { text: String::new(), at: None }.patience());
 }

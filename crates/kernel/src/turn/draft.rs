@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use quell_protocol::{CallEnd, CallId, RunId};
 
 use super::output::{Clipped, shortened};
-use super::{AnsweredCall, AssistantMessage, Block, CallResult, Compaction, Item, Message, Thinking, ToolCall, ids};
+use super::{AnsweredCall, AssistantMessage, Block, CallResult, Compaction, ForPeople, Item, Message, Thinking, ToolCall, ids};
 
 /// A growing turn.
 #[derive(Debug, Clone, PartialEq)]
@@ -17,6 +17,7 @@ pub struct TurnDraft {
     entries: Vec<Entry>,
     partial_text: String,
     partial_thinking: String,
+    for_people: ForPeople,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -55,7 +56,8 @@ impl TurnDraft {
     pub fn new(run: RunId, user: String) -> Self {
         let (partial_text, partial_thinking) = (String::new(), String::new());
         let entries = vec![Entry::User { text: user, at: None }];
-        Self { run, compaction: None, entries, partial_text, partial_thinking }
+        let for_people = ForPeople::default();
+        Self { run, compaction: None, entries, partial_text, partial_thinking, for_people }
     }
 
     /// The same turn, whose first message came at this time, RFC 3339.
@@ -191,6 +193,7 @@ impl TurnDraft {
     /// Puts a complete message in place of what streamed, and returns its calls with ids that are unique within the turn.
     /// A message that says nothing and asks for nothing leaves no trace: no provider takes it back.
     pub fn finish_message(&mut self, message: AssistantMessage) -> Vec<ToolCall> {
+        self.for_people.add_thought(self.entries.len(), std::mem::take(&mut self.partial_thinking));
         self.drop_partial();
         let message = self.with_own_ids(message);
         let calls = message.calls().cloned().collect();
@@ -242,6 +245,15 @@ impl TurnDraft {
             };
             (&call.call.id, call.call.tool.as_str(), result)
         })
+    }
+
+    pub(super) fn for_people(&self) -> &ForPeople {
+        &self.for_people
+    }
+
+    /// Calls that have begun and have no result, in order.
+    pub fn running(&self) -> impl Iterator<Item = &ToolCall> {
+        self.all_calls().filter(|call| matches!(call.state, CallState::Running(_))).map(|call| &call.call)
     }
 
     /// All calls in order: id, tool, and how it ended if it has.

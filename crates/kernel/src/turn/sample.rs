@@ -110,7 +110,7 @@ fn line(draft: &TurnDraft, step: &Step) -> Option<Line> {
         Step::StreamThinking(text) => Line::Thinking { text },
         Step::DropPartial => return None,
         Step::Message(message) => Line::Message { message },
-        Step::Begin(at) => Line::Began { call: nth(draft, at)? },
+        Step::Begin(at) => Line::Began { call: nth(draft, at)?, at: None },
         Step::Print(at, text) => Line::Printed { call: nth(draft, at)?, text },
         Step::Finish(at, result) => Line::Finished { call: nth(draft, at)?, result },
         Step::Unknown(result) => Line::Finished { call: CallId::parse("nobody asked").unwrap(), result },

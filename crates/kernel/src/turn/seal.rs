@@ -49,6 +49,7 @@ impl TurnDraft {
     pub fn seal(self, sealing: Sealing<'_>) -> Turn {
         let note = note(sealing.verdict, self.has_output());
         let items = self.items(|open| unanswered(self.run(), open));
+        let for_people = self.for_people().clone().without_what_is_in(&items);
         let (text, thinking) = (self.partial_text().to_owned(), self.partial_thinking().to_owned());
         let streamed = !text.is_empty() || !thinking.is_empty();
         Turn {
@@ -58,6 +59,7 @@ impl TurnDraft {
             items,
             partial: streamed.then_some(Partial { text, thinking, policy: sealing.policy }),
             note: note.map(str::to_owned),
+            for_people,
             verdict: sealing.verdict.clone(),
             sealed_at: sealing.sealed_at,
             usage: sealing.usage,

@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use quell_protocol::{RunId, Usage, Verdict};
 use serde::Deserialize;
 
-use super::{Compaction, Item, Partial, Thinking, Turn};
+use super::{Compaction, ForPeople, Item, Partial, Thinking, Turn};
 
 /// The version that is written. Every version ever written stays readable, with a fixture in the tests.
 pub const TURN_VERSION: u32 = 2;
@@ -39,6 +39,8 @@ pub(super) struct Unchecked {
     partial: Option<Partial>,
     #[serde(default)]
     note: Option<String>,
+    #[serde(default)]
+    for_people: ForPeople,
     verdict: Verdict,
     sealed_at: String,
     usage: Usage,
@@ -74,11 +76,12 @@ impl TryFrom<Unchecked> for Turn {
     type Error = InvalidTurn;
 
     fn try_from(read: Unchecked) -> Result<Self, InvalidTurn> {
-        let Unchecked { version, run_id, compaction, items, partial, note, verdict, sealed_at, usage } = read;
+        let Unchecked { version, run_id, compaction, items, partial, note, for_people, verdict, sealed_at, usage } =
+            read;
         readable(version)?;
         check(&items)?;
         let version = TURN_VERSION;
-        Ok(Self { version, run_id, compaction, items, partial, note, verdict, sealed_at, usage })
+        Ok(Self { version, run_id, compaction, items, partial, note, for_people, verdict, sealed_at, usage })
     }
 }
 

@@ -19,6 +19,7 @@ pub fn receipt_line(receipt: &Receipt) -> String {
     parts.extend(OTHERS.iter().filter_map(|other| other.part(receipt)));
     parts.extend(unconfirmed(receipt));
     parts.extend(leftovers(&receipt.leftovers));
+    parts.extend(receipt.recovered.then(|| "record lost with the daemon".to_owned()));
     parts.push(history(receipt).into());
     parts.extend(reason(&receipt.verdict));
     parts.join(" · ")

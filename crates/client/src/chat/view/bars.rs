@@ -7,7 +7,7 @@ use ratatui::text::{Line, Span};
 use super::super::look::{DONE, FAILURE, PLAIN, QUIET, STOPPED, STOPPING, STRONG, WAITING};
 use super::super::state::{Chat, Connection, Menu, PickList, Picker, RunState};
 use super::super::text::width;
-use super::super::turn::Doing;
+use super::super::turn::{Doing, Retry};
 use super::{one, seconds, settling, tenths};
 
 /// Columns kept between the two ends of a bar.
@@ -104,9 +104,10 @@ fn running(chat: &Chat) -> Option<(Style, String)> {
     let say = |key| chat.texts.say(key).to_owned();
     let doing = chat.transcript.turn(&run.id).map(|turn| turn.doing.clone()).unwrap_or_default();
     let (style, sign, doing) = match (run.state, doing) {
+        (RunState::Running, Doing::Retrying(retry)) => (WAITING, "◔", retry_words(chat, &retry)),
         (RunState::Sending, _) => (WAITING, "◔", say("term.doing.sending")),
         (RunState::Queued, _) => (WAITING, "○", say("term.doing.queued")),
-        (_, Doing::Starting | Doing::Waiting) => (WAITING, "◔", say("term.doing.waiting")),
+        (_, Doing::Starting | Doing::Waiting | Doing::Retrying(_)) => (WAITING, "◔", say("term.doing.waiting")),
         (_, Doing::Thinking) => (PLAIN, "●", say("term.doing.thinking")),
         (_, Doing::Answering) => (PLAIN, "●", say("term.doing.answering")),
         (_, Doing::Tool(tool)) => (PLAIN, "●", one(&tool, 30)),
@@ -119,6 +120,18 @@ fn running(chat: &Chat) -> Option<(Style, String)> {
         more => format!(" · {}", chat.texts.fill("term.state.queued", &[("n", &more.to_string())])),
     };
     Some((style, format!("{sign} {doing} · {}{waiting}", seconds(chat.ago(run.since)))))
+}
+
+/// How far a model call is that does not get through.
+fn retry_words(chat: &Chat, retry: &Retry) -> String {
+    let (attempts, wait) = (retry.attempts.to_string(), retry.next.since(chat.now));
+    if wait == 0 {
+        let attempt = (retry.attempt + 1).to_string();
+        return chat.texts.fill("term.retry.again", &[("attempt", &attempt), ("attempts", &attempts)]);
+    }
+    let (attempt, time) = (retry.attempt.to_string(), seconds(wait.next_multiple_of(1000)));
+    let facts = [("attempt", &*attempt), ("attempts", &attempts), ("time", &time), ("why", &retry.why)];
+    chat.texts.fill("retry.next", &facts)
 }
 
 /// The keys that work now, the most wanted first.

@@ -10,7 +10,7 @@ use super::super::state::Details;
 use super::super::text::{block, clean, cut, width, wrap};
 use super::super::texts::Texts;
 use super::super::transcript::{Body, Entry, Tone};
-use super::super::turn::{Below, Block, Call, Doing, End, Partial, Turn};
+use super::super::turn::{Below, BelowState, Block, Call, Doing, End, Partial, Turn};
 use super::{one, seconds};
 use crate::words::millis;
 
@@ -105,7 +105,7 @@ fn cut_off(text: &str, partial: Partial, ground: Ground) -> Vec<Line<'static>> {
 }
 
 fn thinking(text: &str, turn: &Turn, at: usize, ground: Ground) -> Vec<Line<'static>> {
-    let live = turn.end.is_none() && turn.doing == Doing::Thinking && at + 1 == turn.blocks.len();
+    let live = turn.is_live() && turn.doing == Doing::Thinking && at + 1 == turn.blocks.len();
     let words = text.split_whitespace().count();
     let key = if live { "term.page.thinking" } else { "term.page.thought" };
     let words = ground.texts.count("term.count.word.one", "term.count.word.many", words);
@@ -129,7 +129,7 @@ fn thinking(text: &str, turn: &Turn, at: usize, ground: Ground) -> Vec<Line<'sta
 /// `● shell  cargo test   2.1 s  exit 0`, and the output below it when it is unfolded.
 fn call_rows(call: &Call, ground: Ground) -> Vec<Line<'static>> {
     let (sign, style) = match call.end {
-        None if call.asking => ("◔", WAITING),
+        None if call.asking.is_some() => ("◔", WAITING),
         // Older histories do not say how a call ended.
         None if call.since.is_none() => ("·", QUIET),
         None => ("●", PLAIN),
@@ -168,7 +168,7 @@ fn call_rows(call: &Call, ground: Ground) -> Vec<Line<'static>> {
 fn end_word(call: &Call, texts: Texts) -> Option<String> {
     let code = exit_code(&call.output);
     Some(match call.end {
-        None if call.asking => texts.say("term.call.asking").to_owned(),
+        None if call.asking.is_some() => texts.say("term.call.asking").to_owned(),
         None if call.since.is_some() => return None,
         None => return code.map(|code| format!("exit {code}")),
         Some(CallEnd::Ok | CallEnd::Error) if code.is_some() => format!("exit {}", code.unwrap_or_default()),
@@ -204,18 +204,26 @@ fn output_rows(call: &Call, ground: Ground) -> Vec<Line<'static>> {
 }
 
 fn below_row(below: &Below, ground: Ground) -> Line<'static> {
-    let style = if below.over { QUIET } else { WAITING };
-    let time = if below.over { String::new() } else { format!("   {}", seconds(ground.now.since(below.since))) };
+    let (style, word) = match &below.state {
+        BelowState::Working(word) => (WAITING, word.as_str()),
+        BelowState::Behind => (QUIET, ground.texts.say("term.below.goes_on")),
+        BelowState::Stopped => (QUIET, ground.texts.say("term.call.stopped")),
+        BelowState::Over(word) => (QUIET, word.as_str()),
+    };
+    let working = matches!(below.state, BelowState::Working(_));
+    let time = if working { format!("   {}", seconds(ground.now.since(below.since))) } else { String::new() };
     let agent = one(below.agent.as_str(), ground.width / 2);
     let room = ground.width.saturating_sub(6 + width(&agent) + width(&time));
-    let state = format!("  {}{time}", one(&below.state, room));
+    let state = format!("  {}{time}", one(word, room));
     Line::from(vec![Span::styled("  └ ", style), Span::raw(agent), Span::styled(state, QUIET)])
 }
 
 /// The end of a turn: nothing for one that completed and left nothing over.
 fn end_rows(end: &End, ground: Ground) -> Vec<Line<'static>> {
-    let steps =
-        end.steps.map(|steps| ground.texts.count("term.count.step.one", "term.count.step.many", steps as usize));
+    let steps = end.steps_done().map(|(done, cut)| {
+        let done = ground.texts.count("term.count.step.one", "term.count.step.many", done as usize);
+        if cut { format!("{done}, {}", ground.texts.say("term.page.step_cut")) } else { done }
+    });
     let receipt = end.receipt.as_deref().map(clean);
     match &end.verdict {
         Verdict::Completed if !end.leftovers => Vec::new(),

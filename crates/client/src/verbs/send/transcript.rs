@@ -99,6 +99,9 @@ impl Transcript {
             EventKind::ApprovalRequested { id, tool, arguments, .. } => self.ask(&id, &tool, &arguments, screen)?,
             EventKind::ApprovalResolved { .. } => self.turn(Doing::Waiting),
             EventKind::Compacted { turns, .. } => self.say_compacted(turns, screen)?,
+            EventKind::ModelRetry { attempt, attempts, delay_ms, reason } => {
+                say_retry((attempt, attempts), delay_ms, &reason, screen)?;
+            }
             EventKind::Snapshot { text, .. } => self.catch_up(&text, screen)?,
             EventKind::Ending { verdict: Verdict::Aborted { .. } } if !self.is_stopping() => self.stopping(""),
             EventKind::Ending { .. } | EventKind::ToolOutput { .. } | EventKind::Usage { .. } => {}
@@ -169,9 +172,6 @@ impl Transcript {
         let Some(call) = self.calls.remove(id) else { return Ok(()) };
         let next = self.calls.keys().next().cloned().map_or(Doing::Waiting, Doing::Tool);
         self.turn(next);
-        if !screen.err().is_terminal() {
-            return Ok(());
-        }
         let word = match end {
             CallEnd::Ok => "ok",
             CallEnd::Error => "failed",
@@ -258,6 +258,14 @@ impl Transcript {
         }
         Ok(exit)
     }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "this is for reading")]
+fn say_retry((attempt, attempts): (u32, u32), delay_ms: u64, why: &str, screen: &mut Screen) -> io::Result<()> {
+    let (next, why) = (millis(delay_ms as f64), one_line(why, 1000));
+    let line = format!("◔ attempt {attempt} of {attempts} failed, next in {next}: {why}");
+    let line = screen.err().paint(Tone::Waiting, &line);
+    screen.remark(&line)
 }
 
 /// Says why a run failed.

@@ -4,7 +4,8 @@ use super::super::{Deleted, Past, StoreError};
 use super::*;
 
 fn turn(id: &str) -> Past {
-    Past::Turn(format!("turn {id}"))
+    let (agent, principal) = (AgentId::parse("main").unwrap(), Principal::parse("admin").unwrap());
+    Past::Turn { turn: format!("turn {id}"), agent, principal }
 }
 
 fn reset(at: &str) -> Past {

@@ -235,6 +235,7 @@ mod tests {
             usage: Usage::default(),
             turn: TurnRecord { recorded: true },
             amendments: Vec::new(),
+            recovered: false,
         }
     }
 

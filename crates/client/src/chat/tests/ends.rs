@@ -1,0 +1,139 @@
+//! Whatever happened in a run: when it is over, no line of it says that something is going on.
+
+use proptest::prelude::*;
+use quell_protocol::{EventKind, RunId, Verdict};
+use ratatui::text::Line;
+use serde_json::{Value, json};
+
+use super::super::clock::Moment;
+use super::super::effects::{Answer, Failure, FailureKind, Input, RunSeen};
+use super::super::markdown;
+use super::super::scene::{Scene, read, run};
+use super::super::state::Details;
+use super::super::view::entry::{self, Ground};
+use crate::fake::daemon::view;
+use crate::fake::receipts;
+
+/// Signs of what goes on: at work, and waiting for somebody.
+const LIVE: [char; 2] = ['●', '◔'];
+
+/// An event of a run, by calls and approvals that may be known or not.
+fn event() -> impl Strategy<Value = Value> {
+    let call = || prop_oneof![Just("c1"), Just("c2"), Just("c3")];
+    let end = prop_oneof![Just("ok"), Just("error"), Just("stopped"), Just("not_started"), Just("denied")];
+    prop_oneof![
+        2 => (1_u32..4).prop_map(|step| json!({"type": "step.started", "step": step})),
+        2 => Just(json!({"type": "text.delta", "text": "some text"})),
+        2 => Just(json!({"type": "thinking.delta", "text": "a thought"})),
+        4 => call().prop_map(|id| json!({"type": "tool.started", "callId": id, "tool": "shell", "arguments": {}})),
+        1 => call().prop_map(|id| json!({"type": "tool.output", "callId": id, "stream": "stdout", "text": "out"})),
+        2 => (call(), end).prop_map(
+            |(id, end)| json!({"type": "tool.ended", "callId": id, "end": end, "output": "out", "ms": 2.0})
+        ),
+        3 => call().prop_map(|id| {
+            json!({"type": "approval.requested", "id": format!("a-{id}"), "callId": id, "tool": "shell", "arguments": {},
+                   "expiresAt": ""})
+        }),
+        1 => call().prop_map(
+            |id| json!({"type": "approval.resolved", "id": format!("a-{id}"), "decision": "allow"})
+        ),
+        1 => call().prop_map(|id| {
+            json!({"type": "run.snapshot", "text": "some text and more", "thinking": "a thought",
+                   "calls": [{"callId": id, "tool": "shell"}]})
+        }),
+        1 => Just(json!({"type": "run.ending", "verdict": {"kind": "aborted", "reason": "user"}})),
+    ]
+}
+
+fn verdict() -> impl Strategy<Value = Verdict> {
+    prop_oneof![
+        Just(Verdict::Completed),
+        Just(receipts::by_user()),
+        Just(Verdict::Failed { code: "internal".into(), message: "broken".into() }),
+    ]
+}
+
+/// A list of active runs in which a sub-run of `parent` works.
+fn working_below(scene: &mut Scene, parent: &RunId) {
+    let change =
+        json!({"agent": "scout", "parent": parent.as_str(), "sessionKey": "sub", "startedAt": "2026-03-01T12:00:00Z"});
+    let rows = json!([view("r9", change)]);
+    scene.input(Input::Answer(Answer::Active(Ok(read(rows)))));
+}
+
+/// What stands on the page at a time.
+fn page(scene: &Scene, now: Moment) -> Vec<String> {
+    let ground = Ground { width: 60, now, details: Details::Open, texts: scene.chat.texts };
+    let mut prose = |_: usize, text: &str, width: usize| markdown::render(text, width);
+    let entries = (0..scene.chat.transcript.len()).filter_map(|at| scene.chat.transcript.get(at));
+    entries.flat_map(|entry| entry::rows(entry, ground, &mut prose)).map(|line: Line<'_>| line.to_string()).collect()
+}
+
+fn assert_still(scene: &Scene) -> Result<(), TestCaseError> {
+    let shown = page(scene, scene.now);
+    let live = shown.iter().find(|line| line.contains(LIVE));
+    prop_assert!(live.is_none(), "a line is live after the end: {live:?} in {shown:#?}");
+    prop_assert_eq!(&shown, &page(scene, Moment(scene.now.0 + 3_600_000)), "a line counts the time after the end");
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_line_of_a_run_is_live_after_its_end(
+        events in prop::collection::vec(event(), 0..20),
+        subs in any::<(bool, bool)>(),
+        verdict in verdict(),
+    ) {
+        let mut scene = Scene::new();
+        let id = scene.running("work");
+        if subs.0 {
+            working_below(&mut scene, &id);
+        }
+        for event in events {
+            scene.event(&id, read(event));
+            scene.after(700);
+        }
+        let receipt = Box::new(receipts::stopped());
+        scene.event(&id, EventKind::Ended { verdict, receipt, steps: 1, text: None });
+        assert_still(&scene)?;
+        if subs.1 {
+            // A list that was asked for before the end.
+            working_below(&mut scene, &id);
+            assert_still(&scene)?;
+        }
+    }
+
+    #[test]
+    fn no_line_of_a_run_is_live_when_nothing_can_be_learnt_of_it(events in prop::collection::vec(event(), 0..20)) {
+        let mut scene = Scene::new();
+        let id = scene.running("work");
+        for event in events {
+            scene.event(&id, read(event));
+        }
+        let gone = Failure { text: "no such run".into(), kind: FailureKind::NotFound };
+        scene.input(Input::Seen(id, RunSeen::Gone(gone)));
+        assert_still(&scene)?;
+    }
+}
+
+#[test]
+fn a_sub_run_that_goes_on_is_asked_about_until_its_end() {
+    let mut scene = Scene::new();
+    let id = scene.running("work");
+    working_below(&mut scene, &id);
+    let (verdict, receipt) = (Verdict::Completed, Box::new(receipts::completed()));
+    scene.event(&id, EventKind::Ended { verdict, receipt, steps: 1, text: None });
+    let told = |scene: &Scene| page(scene, scene.now).join("\n");
+    assert!(told(&scene).contains("goes on in the background"), "{}", told(&scene));
+    let asked = scene.chat.update(Input::Tick, Moment(scene.now.0 + 60_000));
+    assert!(asked.iter().any(|effect| format!("{effect:?}").contains("Active")), "{asked:?}");
+    scene.input(Input::Answer(Answer::Active(Ok(Vec::new()))));
+    let receipt = serde_json::to_value(receipts::stopped()).unwrap();
+    let over = json!({"state": "ended", "sessionKey": "sub", "verdict": {"kind": "aborted", "reason": "user"}, "receipt": receipt});
+    scene.input(Input::Answer(Answer::Run { run: run("r9"), result: Ok(read(view("r9", over))) }));
+    assert!(told(&scene).contains("└ scout  stopped in"), "{}", told(&scene));
+    let asked = scene.chat.update(Input::Tick, Moment(scene.now.0 + 120_000));
+    assert!(!asked.iter().any(|effect| format!("{effect:?}").contains("Active")), "{asked:?}");
+}
