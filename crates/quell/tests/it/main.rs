@@ -40,6 +40,7 @@ mod rights;
 mod rows_b;
 mod rows_b10;
 mod rows_e;
+mod serving;
 mod sessions;
 mod shutdown;
 mod skills;
