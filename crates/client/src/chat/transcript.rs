@@ -148,7 +148,9 @@ impl Transcript {
             return;
         }
         self.parents.insert(below.run.clone(), top.clone());
-        self.turn_mut(top).into_iter().for_each(|turn| turn.put_below(below.clone()));
+        if let Some(turn) = self.turn_mut(top) {
+            turn.put_below(below);
+        }
     }
 
     /// Changes what is known of a run below another one.

@@ -27,7 +27,8 @@ const REDRAW: Duration = Duration::from_millis(200);
 
 /// Arguments of `quell send`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "The answer goes to stdout as it comes; thinking, tools and the receipt go to stderr.\n\
+#[command(after_help = "The answer goes to stdout as it comes; tools, retries and the receipt go to stderr, on a\n\
+    terminal thinking, too.\n\
     Ctrl-C stops the run, a second one forces, a third leaves without waiting for the end.\n\
     Exit code: 0 completed, 1 failed, 130 stopped, 4 no daemon.\n\n\
     Examples:\n  quell send \"what is in this directory?\"\n  quell send --session work --agent coder \"go on\"\n  \

@@ -1,5 +1,6 @@
 //! The rules of sealing, one by one and over random drafts.
 
+mod for_people;
 mod properties;
 mod storing;
 

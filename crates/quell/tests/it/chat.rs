@@ -3,6 +3,7 @@
 mod elsewhere;
 mod leaving;
 mod lost;
+mod reload;
 mod screen;
 mod stop;
 

@@ -16,6 +16,7 @@ mod looks;
 mod phone;
 mod reconnect;
 mod relay;
+mod reload;
 mod sign_in;
 mod stops;
 mod toasts;

@@ -130,3 +130,49 @@ fn a_message_that_was_handed_over_stands_before_the_step_that_reads_it() {
     turn.take(&read(text("Yes.")), NOON);
     assert_eq!(outline(&turn), ["half a sentence.", "steered: be brief", "Yes."]);
 }
+
+#[test]
+fn a_step_that_a_stop_cut_off_is_not_counted_as_done() {
+    let done = |steps: u32, verdict: Verdict| End { verdict, steps: Some(steps), receipt: None, leftovers: false }.steps_done();
+    let by_limit = Verdict::Aborted { reason: StopReason::Steps, by: None };
+    assert_eq!(done(1, receipts::by_user()), Some((0, true)));
+    assert_eq!(done(3, receipts::by_user()), Some((2, true)));
+    assert_eq!(done(0, receipts::by_user()), Some((0, false)), "one that never began has no step");
+    assert_eq!(done(3, by_limit), Some((3, false)), "a budget is looked at between two steps");
+    assert_eq!(done(2, Verdict::Completed), Some((2, false)));
+}
+
+#[test]
+fn the_history_makes_the_turn_that_the_events_made() {
+    let output = json!({"type": "tool.output", "callId": "c1", "stream": "stdout", "text": "al"});
+    let thought = |text: &str| json!({"type": "thinking.delta", "text": text});
+    let mut live = turn(&[
+        step(1),
+        text("I "),
+        thought("First "),
+        text("look."),
+        thought("this."),
+        call("c1"),
+        output,
+        call_over("c1"),
+        step(2),
+        thought("Hm."),
+        stopped(),
+    ]);
+    let mut stored = Turn::default();
+    let (run, at) = ("r", "2026-03-01T12:00:00Z");
+    let calls = json!([{"id": "c1", "tool": "shell", "arguments": {"command": "ls"}}]);
+    for message in [
+        json!({"runId": run, "role": "assistant", "text": "I look.", "thinking": "First this.", "calls": calls, "at": at}),
+        json!({"runId": run, "role": "tool", "text": "all", "callId": "c1", "end": "ok", "ms": 2.0, "at": at}),
+        json!({"runId": run, "role": "assistant", "text": "", "thinking": "Hm.", "at": at}),
+        json!({"runId": run, "role": "note", "text": "", "verdict": receipts::by_user(), "at": at}),
+    ] {
+        stored.recall(&read(message));
+    }
+    // Whether its tool had started matters to a call without an end alone; when it began, to one that is at work.
+    let plain = |turn: &mut Turn| turn.calls_mut().for_each(|call| (call.begun, call.since) = (true, None));
+    plain(&mut live);
+    plain(&mut stored);
+    assert_eq!(live.blocks, stored.blocks);
+}

@@ -130,8 +130,8 @@ fn retry_words(chat: &Chat, retry: &Retry) -> String {
         return chat.texts.fill("term.retry.again", &[("attempt", &attempt), ("attempts", &attempts)]);
     }
     let (attempt, time) = (retry.attempt.to_string(), seconds(wait.next_multiple_of(1000)));
-    let facts = [("attempt", &*attempt), ("attempts", &attempts), ("time", &time), ("why", &retry.why)];
-    chat.texts.fill("retry.next", &facts)
+    let why = retry.why.as_str();
+    chat.texts.fill("retry.next", &[("attempt", &attempt), ("attempts", &attempts), ("time", &time), ("why", why)])
 }
 
 /// The keys that work now, the most wanted first.

@@ -63,12 +63,23 @@ async fn the_answer_streams_to_the_output_and_nothing_else_does() {
     let (exit, seen) =
         piped(&daemon, &["send", "--agent", "coder", "--on-busy", "steer", "--timeout", "1.5", "hi", "you"]).await;
     assert_eq!(exit, Exit::Done);
-    assert_eq!((seen.out(), seen.err()), ("Let me look.\nAll good.\n".into(), String::new()));
+    assert_eq!(seen.out(), "Let me look.\nAll good.\n");
+    assert_eq!(seen.err(), "shell  cargo test   2.1 s  ok\nshell  rm x   3 ms  failed\n", "a pipe is told of the tools");
     let body = daemon.asked().remove(0).body;
     assert!(body["idempotencyKey"].is_string());
     assert_eq!(body["text"], "hi you");
     assert_eq!((&body["agent"], &body["onBusy"], &body["timeoutMs"]), (&json!("coder"), &json!("steer"), &json!(1500)));
     assert_eq!(body.get("literal"), None);
+}
+
+#[tokio::test]
+async fn a_pipe_is_told_that_a_model_call_is_tried_again() {
+    let retry = EventKind::ModelRetry { attempt: 2, attempts: 6, delay_ms: 4000, reason: "503 overloaded".into() };
+    let pieces = vec![step(1, 1), event(2, retry), delta(3, "Yes."), ended(4, receipts::completed(), Some("Yes."))];
+    let daemon = Daemon::with_run(vec![stream_of(pieces)]).await;
+    let (exit, seen) = piped(&daemon, &["send", "hi"]).await;
+    assert_eq!((exit, seen.out()), (Exit::Done, "Yes.\n".into()));
+    assert_eq!(seen.err(), "◔ attempt 2 of 6 failed, next in 4 s: 503 overloaded\n");
 }
 
 #[tokio::test]

@@ -14,7 +14,7 @@ async fn esc_stops_a_stream_and_the_receipt_stays() {
     table.chat.shows("I begin and never").await;
     table.chat.keys(ESC);
     table.model.request(0).client_left().await;
-    let shown = table.chat.shows("Execution paused · 1 step done · stopped in").await.text();
+    let shown = table.chat.shows("Execution paused · 0 steps done, 1 cut off · stopped in").await.text();
     assert!(shown.contains("model closed after") && shown.contains("history valid"), "{shown}");
     table.chat.shows("not seen by the model").await;
     table.chat.shows("ready").await;
@@ -56,7 +56,7 @@ async fn the_next_message_goes_on_with_what_was_finished() {
     let shown = table.chat.now().text();
     assert!(shown.contains("shell  echo $((40 + 2)) is known") && shown.contains("exit 0"), "{shown}");
     table.chat.keys(ESC);
-    table.chat.shows("Execution paused · 2 steps done").await;
+    table.chat.shows("Execution paused · 1 step done, 1 cut off").await;
     table.model.script(Behaviour::text("It was 42."));
     table.say("go on");
     table.chat.shows("It was 42.").await;

@@ -123,9 +123,9 @@ async fn page(
     Ok((rows.into_iter().map(|(_, row)| row).collect(), next))
 }
 
-/// The rows of a turn, in order. Notes are for the model.
+/// The rows of a turn, in order. Notes are for the model, and the clients of this protocol have no row for thinking alone.
 fn rows_of(turn: &NumberedTurn) -> impl DoubleEndedIterator<Item = (Place, Value)> {
-    let rows = turn.messages.iter().enumerate().filter(|(_, message)| message.role != "note");
+    let rows = turn.messages.iter().enumerate().filter(|(_, message)| message.role != "note" && !message.is_thinking_alone());
     rows.map(|(index, message)| {
         let place = Place { turn: turn.number, index };
         (place, shapes::message(message, place))
