@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use quell_protocol::RunId;
 use quell_protocol::api::HistoryMessage;
 
-use super::turn::{Below, Turn, partial_of};
+use super::turn::{Below, Block, Turn, partial_of};
 
 /// Names an entry for as long as it exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -206,7 +206,20 @@ impl Transcript {
         }
         match message.role.as_str() {
             "reset" => older.push(Older { run: None, body: Body::Emptied }),
-            "user" => older.push(Older { run: run.cloned(), body: Body::Said(message.text.clone()) }),
+            "user" => {
+                let begun = older.last_mut().filter(|last| run.is_some() && last.run.as_ref() == run);
+                let handed_over = || Block::Steered(message.text.clone());
+                match begun.map(|last| &mut last.body) {
+                    // The first message began the run; later ones were handed to it while it ran.
+                    Some(Body::Turn(turn)) => turn.blocks.push(handed_over()),
+                    Some(_) => {
+                        let mut turn = Box::<Turn>::default();
+                        turn.blocks.push(handed_over());
+                        older.push(Older { run: run.cloned(), body: Body::Turn(turn) });
+                    }
+                    None => older.push(Older { run: run.cloned(), body: Body::Said(message.text.clone()) }),
+                }
+            }
             _ => {
                 let begun =
                     older.last().is_some_and(|last| last.run.as_ref() == run && matches!(last.body, Body::Turn(_)));
@@ -232,7 +245,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::chat::turn::{Block, Partial};
+    use crate::chat::turn::Partial;
 
     fn messages(value: serde_json::Value) -> Vec<HistoryMessage> {
         serde_json::from_value(value).unwrap()
@@ -274,6 +287,21 @@ mod tests {
         let turn = transcript.turn(&RunId::parse("r2").unwrap()).unwrap();
         assert!(matches!(&turn.blocks[1], Block::Call(call) if call.output == "a b" && call.label == "ls"));
         assert!(matches!(turn.end.as_ref().unwrap().verdict, quell_protocol::Verdict::Aborted { .. }));
+    }
+
+    #[test]
+    fn a_message_that_was_handed_over_stands_in_its_turn() {
+        let at = "2026-03-01T12:00:00Z";
+        let mut transcript = Transcript::default();
+        transcript.prepend(&messages(json!([
+            {"runId": "r1", "role": "user", "text": "first", "at": at},
+            {"runId": "r1", "role": "assistant", "text": "half a sentence.", "at": at},
+            {"runId": "r1", "role": "user", "text": "be brief", "at": at},
+            {"runId": "r1", "role": "assistant", "text": "Yes.", "at": at},
+            {"runId": "r2", "role": "user", "text": "second", "at": at},
+            {"runId": "r2", "role": "user", "text": "and this", "at": at},
+        ])));
+        assert_eq!(outline(&transcript), ["said first", "turn of 3 blocks", "said second", "turn of 1 blocks"]);
     }
 
     #[test]

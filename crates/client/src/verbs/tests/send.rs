@@ -64,7 +64,11 @@ async fn the_answer_streams_to_the_output_and_nothing_else_does() {
         piped(&daemon, &["send", "--agent", "coder", "--on-busy", "steer", "--timeout", "1.5", "hi", "you"]).await;
     assert_eq!(exit, Exit::Done);
     assert_eq!(seen.out(), "Let me look.\nAll good.\n");
-    assert_eq!(seen.err(), "shell  cargo test   2.1 s  ok\nshell  rm x   3 ms  failed\n", "a pipe is told of the tools");
+    assert_eq!(
+        seen.err(),
+        "shell  cargo test   2.1 s  ok\nshell  rm x   3 ms  failed\n",
+        "a pipe is told of the tools"
+    );
     let body = daemon.asked().remove(0).body;
     assert!(body["idempotencyKey"].is_string());
     assert_eq!(body["text"], "hi you");

@@ -31,7 +31,9 @@ async fn a_chat_that_is_opened_again_shows_what_was_seen_live() {
     table.chat.resize(LARGE);
     table.chat.keys(CTRL_O);
     let command = json!({"command": "echo printed; sleep 0.05; exit 3"});
-    table.model.script(Stream::new().thinking("First I look around.").text("I look.").tool_call("c1", "shell", &command));
+    table
+        .model
+        .script(Stream::new().thinking("First I look around.").text("I look.").tool_call("c1", "shell", &command));
     table.model.script(Stream::new().thinking("Now I know.").text("It failed."));
     table.say("try it");
     table.chat.shows("It failed.").await;
@@ -41,7 +43,7 @@ async fn a_chat_that_is_opened_again_shows_what_was_seen_live() {
     table.chat.shows("half an ans").await;
     table.chat.keys(ESC);
     table.chat.shows("Execution paused").await;
-    let live = page(&table.chat.shows("does not see").await.text());
+    let live = page(&table.chat.shows("not seen by the model").await.text());
     let text = live.join("\n");
     for part in ["First I look around.", "A long thought", "exit 3", " ms  "] {
         assert!(text.contains(part), "{part} is not in {text}");

@@ -44,7 +44,9 @@ async fn a_reload_shows_what_was_seen_live() {
     browser.reads("article.turn.stopped .receipt-line", "stopped in").await;
     let live = seen(&scene).await;
     let text = live.to_string();
-    for part in ["thinking-text: First I look around.", "thinking-text: A long thought", "who: main", "call-end: exit 3"] {
+    for part in
+        ["thinking-text: First I look around.", "thinking-text: A long thought", "who: main", "call-end: exit 3"]
+    {
         assert!(text.contains(part), "{part} is not in {text}");
     }
     assert!(text.contains(" ms"), "no time of a call in {text}");
