@@ -14,7 +14,8 @@ fn a_port_that_is_taken_is_told_before_anything_else() {
     let home = Home::new("[agents.main]\nmodel = \"demo/demo\"\n[providers.demo]\nkind = \"demo\"\n");
     let output = home.command(exe()).args(["serve", "--listen", &address]).output().unwrap();
     assert!(!output.status.success());
-    let told = String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap();
+    let told = [output.stdout, output.stderr].concat();
+    let told = String::from_utf8(told).unwrap();
     let lines: Vec<&str> = told.lines().filter(|line| !line.trim().is_empty()).collect();
     assert!(lines[0].contains(&format!("cannot listen on {address}")), "{told}");
     assert!(lines[0].contains("--listen 127.0.0.1:0"), "no way out in {told}");

@@ -20,7 +20,7 @@ fn page(shown: &str) -> Vec<String> {
 }
 
 async fn opened(table: &Table) -> Pty {
-    let mut chat = chat(table.daemon.home(), &["--session", "s"], LARGE);
+    let chat = chat(table.daemon.home(), &["--session", "s"], LARGE);
     chat.shows("● live").await;
     chat
 }
