@@ -255,7 +255,8 @@ mod tests {
 
     #[test]
     fn the_schema_of_process_facts_has_all_of_them() {
-        let facts = ProcessFacts { pid: 7, command: "x".into(), swept: 1, exit_code: Some(0), signal: Some(9), held_by: None };
+        let facts =
+            ProcessFacts { pid: 7, command: "x".into(), swept: 1, exit_code: Some(0), signal: Some(9), held_by: None };
         let written = serde_json::to_value(&facts).unwrap();
         let read: ProcessFactsIfAny = serde_json::from_value(written.clone()).unwrap();
         assert_eq!(serde_json::to_value(read).unwrap(), written);

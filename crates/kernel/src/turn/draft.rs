@@ -7,7 +7,9 @@ use std::collections::HashSet;
 use quell_protocol::{CallEnd, CallId, RunId};
 
 use super::output::{Clipped, shortened};
-use super::{AnsweredCall, AssistantMessage, Block, CallResult, Compaction, ForPeople, Item, Message, Thinking, ToolCall, ids};
+use super::{
+    AnsweredCall, AssistantMessage, Block, CallResult, Compaction, ForPeople, Item, Message, Thinking, ToolCall, ids,
+};
 
 /// A growing turn.
 #[derive(Debug, Clone, PartialEq)]

@@ -125,7 +125,8 @@ async fn page(
 
 /// The rows of a turn, in order. Notes are for the model, and the clients of this protocol have no row for thinking alone.
 fn rows_of(turn: &NumberedTurn) -> impl DoubleEndedIterator<Item = (Place, Value)> {
-    let rows = turn.messages.iter().enumerate().filter(|(_, message)| message.role != "note" && !message.is_thinking_alone());
+    let rows =
+        turn.messages.iter().enumerate().filter(|(_, message)| message.role != "note" && !message.is_thinking_alone());
     rows.map(|(index, message)| {
         let place = Place { turn: turn.number, index };
         (place, shapes::message(message, place))
