@@ -68,9 +68,12 @@ pub struct NewAgent {
     /// Per tool, or `*` for all others: `auto`, `ask`, `deny`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approvals: Option<BTreeMap<String, String>>,
-    /// `none` or `pid`.
+    /// `auto`, `pid` or `none`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub isolate: Option<String>,
+    /// Seconds that a command in the foreground may take where its call says nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shell_timeout_s: Option<u64>,
     /// Seconds without use after which a session of it expires.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_s: Option<u64>,
@@ -149,6 +152,7 @@ impl NewAgent {
             partial: None,
             approvals: None,
             isolate: None,
+            shell_timeout_s: None,
             idle_s: None,
             daily_tokens: None,
             daily_cost: None,

@@ -8,10 +8,12 @@ mod tests;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -91,6 +93,20 @@ impl Home {
         }
         self.user = Some(user);
         self
+    }
+
+    /// A copy of this binary that every user may execute: the directory of the build may be closed to others.
+    ///
+    /// # Panics
+    /// When it cannot be copied.
+    #[must_use]
+    pub fn copy_of(&self, exe: &Path) -> PathBuf {
+        let copy = self.folder.path().join("quell");
+        let made = fs::copy(exe, &copy).and_then(|_| fs::set_permissions(&copy, fs::Permissions::from_mode(0o755)));
+        match made {
+            Ok(()) => copy,
+            Err(error) => panic!("{} cannot be copied: {error}", exe.display()),
+        }
     }
 
     /// The directory around everything.
@@ -354,6 +370,32 @@ impl Daemon {
         let _ = pidfd_send_signal(&self.process, signal);
     }
 
+    /// Keeps it from running until the answer is dropped, whoever else lets it go on meanwhile.
+    ///
+    /// # Panics
+    /// When there is no thread for that.
+    #[must_use]
+    pub fn stand_still(&self) -> StandStill {
+        let process = match self.process.try_clone() {
+            Ok(process) => process,
+            Err(error) => panic!("cannot hold process {}: {error}", self.pid),
+        };
+        self.signal(Signal::STOP);
+        let done = Arc::new(AtomicBool::new(false));
+        let is_over = Arc::clone(&done);
+        let thread = std::thread::Builder::new().name("stand-still".into()).spawn(move || {
+            while !is_over.load(Ordering::Relaxed) {
+                let _ = pidfd_send_signal(&process, Signal::STOP);
+                std::thread::yield_now();
+            }
+            let _ = pidfd_send_signal(&process, Signal::CONT);
+        });
+        match thread {
+            Ok(thread) => StandStill { done, thread: Some(thread) },
+            Err(error) => panic!("no thread that holds a daemon: {error}"),
+        }
+    }
+
     /// Waits until it has ended.
     ///
     /// # Cancel safety
@@ -367,6 +409,22 @@ impl Daemon {
         match waited.ok().and_then(Result::ok).and_then(|status| *status) {
             Some(status) => status,
             None => panic!("the daemon did not end\n{}", self.output()),
+        }
+    }
+}
+
+/// A daemon that does not run as long as this lives.
+#[derive(Debug)]
+pub struct StandStill {
+    done: Arc<AtomicBool>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Drop for StandStill {
+    fn drop(&mut self) {
+        self.done.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
         }
     }
 }

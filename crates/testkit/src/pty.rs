@@ -177,7 +177,7 @@ impl Pty {
         }
     }
 
-    /// Waits until the screen shows this text.
+    /// Waits until the screen shows this text, also where it is broken into two lines.
     ///
     /// # Cancel safety
     /// Safe: it only looks.
@@ -185,7 +185,12 @@ impl Pty {
     /// # Panics
     /// When it does not come in time.
     pub async fn shows(&self, text: &str) -> Shown {
-        self.until(text, |shown| shown.text().contains(text)).await.0
+        let is_shown = |shown: &Shown| {
+            let shown = shown.text();
+            let read = || shown.split_whitespace().collect::<Vec<_>>().join(" ");
+            shown.contains(text) || read().contains(text)
+        };
+        self.until(text, is_shown).await.0
     }
 
     /// Waits until the screen does not show this text any more.

@@ -126,7 +126,8 @@ async fn a_steered_message_that_was_taken_ends_with_the_run_that_took_it() {
     model.open_gate("go");
     let ran = talk.end().await;
     assert_eq!((ran.code, ran.out.as_str()), (0, "I look. \nBoth are done.\n"), "{ran:?}");
-    assert!(ran.err.starts_with("handed to the active run ") && ran.err.lines().count() == 1, "{ran:?}");
+    assert!(ran.err.starts_with("handed to the active run ") && ran.err.contains("\nlist_files "), "{ran:?}");
+    assert_eq!(ran.err.lines().count(), 2, "{ran:?}");
 }
 
 #[test]

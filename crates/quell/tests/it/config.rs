@@ -203,7 +203,7 @@ fn the_doctor_tries_each_mcp_server() {
         "bad: it ended before it was ready (exit code 3); it printed: no key",
         "mute: it was not ready within 1 s",
         "away: it cannot be reached: Connection refused",
-        "check url of [mcp.away]",
+        "[mcp.away]: start the server, or check `url`",
     ] {
         assert!(shown.out.contains(part), "{part:?} is not in {}", shown.out);
     }

@@ -3,7 +3,6 @@
 //! and, where an agent has given that up, by the warden alone.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use quell_testkit::commands::Marker;
@@ -40,13 +39,10 @@ impl Site {
         let model = ScriptedModel::start().await;
         let home = Home::new(&format!(
             "[providers.scripted]\nkind = \"openai\"\nbase_url = \"{}\"\n\
-             [agents.main]\nmodel = \"scripted/m\"\nisolate = \"{isolate}\"\nworkdir = \"/tmp\"\n",
+             [agents.main]\nmodel = \"scripted/m\"\nisolate = \"{isolate}\"\n",
             model.base_url()
         ));
-        let quell = home.folder().join("quell");
-        // The build directory may be closed to others.
-        fs::copy(exe(), &quell).unwrap();
-        fs::set_permissions(&quell, fs::Permissions::from_mode(0o755)).unwrap();
+        let quell = home.copy_of(exe());
         let is_root = rustix::process::geteuid().is_root();
         let home = match user {
             User::Ordinary if is_root => home.of_user(ORDINARY_USER),

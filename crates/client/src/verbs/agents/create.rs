@@ -52,9 +52,12 @@ pub(super) struct CreateArgs {
     /// What becomes of text that a stop cut off: discard, keep
     #[arg(long)]
     partial: Option<String>,
-    /// How commands are set apart: none, pid
+    /// Whether commands get a PID namespace: auto, pid, none
     #[arg(long)]
     isolate: Option<String>,
+    /// Seconds that a command in the foreground may take
+    #[arg(long)]
+    shell_timeout_s: Option<u64>,
     /// Whether a tool's calls wait for a person: auto, ask, deny; again for more
     #[arg(long = "approval", value_name = "TOOL=POLICY", value_parser = approval)]
     approvals: Vec<(String, String)>,
@@ -90,6 +93,7 @@ impl CreateArgs {
             partial: self.partial,
             isolate: self.isolate,
             approvals: Some(approvals).filter(|approvals| !approvals.is_empty()),
+            shell_timeout_s: self.shell_timeout_s,
             idle_s: self.idle_s,
             daily_tokens: self.daily_tokens,
             daily_cost: self.daily_cost,

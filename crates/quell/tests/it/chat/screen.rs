@@ -31,10 +31,10 @@ async fn the_window_may_change_its_size_while_a_run_streams() {
     table.say("again");
     table.chat.shows("more").await;
     // The daemon stands still, so that what is seen while it stops can be looked at.
-    table.daemon.signal(rustix::process::Signal::STOP);
+    let still = table.daemon.stand_still();
     table.chat.keys(ESC);
     table.chat.shows("◆ stopping").await;
-    table.daemon.signal(rustix::process::Signal::CONT);
+    drop(still);
     table.chat.resize(CLASSIC);
     table.chat.shows("Execution paused").await;
 }

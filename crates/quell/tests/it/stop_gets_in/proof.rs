@@ -46,13 +46,11 @@ async fn another_users_listener_gets_no_token_from_a_living_lock() {
         return;
     }
     // A daemon of this user holds the lock; its address file leads to a daemon of another user.
-    let (own, other) = (Daemon::start(exe(), "").await, Home::new(""));
+    let (own, other) = (Daemon::start(exe(), "").await, Home::new("").of_user(NOBODY));
     let folder = other.data();
-    std::os::unix::fs::chown(&folder, Some(NOBODY), Some(NOBODY)).unwrap();
-    std::fs::set_permissions(folder.parent().unwrap(), std::fs::Permissions::from_mode(0o755)).unwrap();
-    let mut foreign = other.command(exe());
+    let mut foreign = other.command(&other.copy_of(exe()));
     foreign.args(["serve", "--listen", "127.0.0.1:0"]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    let mut foreign = foreign.current_dir("/").uid(NOBODY).gid(NOBODY).spawn().unwrap();
+    let mut foreign = foreign.spawn().unwrap();
     let file = folder.join("address");
     let there = file.clone();
     quell_testkit::leaks::settled(PATIENCE, move || {
@@ -77,7 +75,7 @@ async fn a_daemon_is_hidden_before_it_reads_its_configuration() {
     std::fs::remove_file(&pipe).unwrap();
     rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, Mode::from(0o644), 0).unwrap();
     std::fs::set_permissions(data.parent().unwrap(), std::fs::Permissions::from_mode(0o755)).unwrap();
-    let mut serve = home.command(exe());
+    let mut serve = home.command(&home.copy_of(exe()));
     serve.arg("serve").arg("--config").arg(&pipe).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     serve.current_dir("/");
     if rustix::process::geteuid().is_root() {
