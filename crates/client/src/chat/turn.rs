@@ -1,16 +1,19 @@
 //! What one run looks like to a person: made from its events or from the stored history. It knows nothing of rows and colours.
 
+mod end;
+
 use std::collections::HashMap;
 use std::time::Duration;
 
-use quell_protocol::api::{HistoryMessage, RunResult, RunView};
+use quell_protocol::api::HistoryMessage;
 use quell_protocol::event::SnapshotCall;
-use quell_protocol::{AgentId, CallEnd, CallId, EventKind, Receipt, RunId, StopReason, ToolOutputStream, Verdict};
+use quell_protocol::{AgentId, CallEnd, CallId, EventKind, RunId, ToolOutputStream, Verdict};
 use serde_json::Value;
 
 use super::clock::Moment;
-use crate::receipt_line::{amendment_lines, receipt_line};
 use crate::words::{call_label, one_line};
+
+pub(super) use end::End;
 
 /// Longer names of tools are cut.
 const MOST_NAME: usize = 60;
@@ -139,52 +142,6 @@ pub(super) struct Retry {
     /// When the next one begins.
     pub(super) next: Moment,
     pub(super) why: String,
-}
-
-/// How a run ended.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct End {
-    pub(super) verdict: Verdict,
-    pub(super) steps: Option<u32>,
-    pub(super) receipt: Option<String>,
-    /// What became known after the end, a line each.
-    pub(super) amended: Vec<String>,
-    pub(super) leftovers: bool,
-}
-
-impl End {
-    pub(super) fn of(verdict: Verdict, receipt: &Receipt, steps: u32) -> Self {
-        let leftovers = !receipt.leftovers.is_empty();
-        let amended = amendment_lines(receipt);
-        Self { verdict, steps: Some(steps), receipt: Some(receipt_line(receipt)), amended, leftovers }
-    }
-
-    /// As `GET /api/runs/{id}` tells it; nothing while it is not over.
-    pub(super) fn of_view(view: &RunView) -> Option<Self> {
-        let receipt = view.receipt.as_ref();
-        let leftovers = receipt.is_some_and(|receipt| !receipt.leftovers.is_empty());
-        let verdict = view.verdict.clone().filter(|_| view.state == "ended")?;
-        let amended = receipt.map(amendment_lines).unwrap_or_default();
-        Some(Self { verdict, steps: Some(view.steps), receipt: receipt.map(receipt_line), amended, leftovers })
-    }
-
-    /// Steps that were done, and whether one was cut off: a stop ends the step at work, a budget is looked at between two.
-    pub(super) fn steps_done(&self) -> Option<(u32, bool)> {
-        let steps = self.steps?;
-        let cut = match &self.verdict {
-            Verdict::Completed => false,
-            Verdict::Failed { .. } => true,
-            Verdict::Aborted { reason, .. } => {
-                !matches!(reason, StopReason::Steps | StopReason::Tokens | StopReason::DailyLimit)
-            }
-        };
-        Some(if cut && steps > 0 { (steps - 1, true) } else { (steps, false) })
-    }
-
-    /// The result in the words of an embedder: `Execution paused` after a stop.
-    pub(super) fn word(&self) -> Option<String> {
-        RunResult::of(&self.verdict, self.steps.unwrap_or(0)).error
-    }
 }
 
 impl Turn {

@@ -75,8 +75,13 @@ impl Exchange<'_> {
     ) -> Result<(), Failure> {
         let (mut body, mut quiet) = (Vec::new(), Quiet::new());
         while let Some(chunk) = self.next(&mut response, partial, &quiet).await?? {
-            if !chunk.trim_ascii().is_empty() {
+            let is_blank = chunk.trim_ascii().is_empty();
+            if !is_blank {
                 quiet.end();
+            }
+            if is_blank && body.is_empty() {
+                // In front of an answer it means nothing, and there may be no end of it.
+                continue;
             }
             body.extend_from_slice(&chunk);
             if body.len() > MAX_EVENT_BYTES {

@@ -93,7 +93,7 @@ fn word_at(text: &str, at: usize) -> String {
 /// others go on: then one of those shows it.
 fn memory_of(pid: u32, file: &str) -> Vec<u8> {
     let shown = fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
-    if !shown.is_empty() {
+    if !shown.is_empty() || process(pid).is_none_or(|process| process.state != 'Z') {
         return shown;
     }
     let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();

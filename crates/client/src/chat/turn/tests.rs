@@ -136,7 +136,7 @@ fn a_step_that_a_stop_cut_off_is_not_counted_as_done() {
     let done = |steps: u32, verdict: Verdict| {
         End { verdict, steps: Some(steps), receipt: None, leftovers: false, amended: Vec::new() }.steps_done()
     };
-    let by_limit = Verdict::Aborted { reason: StopReason::Steps, by: None };
+    let by_limit = Verdict::Aborted { reason: quell_protocol::StopReason::Steps, by: None };
     assert_eq!(done(1, receipts::by_user()), Some((0, true)));
     assert_eq!(done(3, receipts::by_user()), Some((2, true)));
     assert_eq!(done(0, receipts::by_user()), Some((0, false)), "one that never began has no step");
