@@ -24,7 +24,7 @@ async fn esc_stops_a_stream_and_the_receipt_stays() {
     assert_eq!((&verdict["reason"], &verdict["by"]["surface"]), (&json!("user"), &json!("tui")), "{list:#}");
     let log = table.daemon.output();
     let stops = |line: &&str| line.contains("abort request handled") && line.contains("surface=Tui");
-    assert!(log.lines().find(stops).is_some_and(|line| line.contains("\"s\"")), "{log}");
+    assert!(log.lines().find(stops).is_some_and(|line| line.contains(r#"key: \"s\""#)), "{log}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

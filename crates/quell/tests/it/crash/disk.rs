@@ -132,14 +132,6 @@ async fn a_hold_on_a_full_disk_says_that_it_is_not_written_and_holds() {
     assert!(format!("{refused:?}").contains("new runs are refused from now on"), "{refused:?}");
     assert_eq!(http.get("/api/hold").await.expect_status(200)["held"], true, "it is told that nothing is on hold");
     assert_eq!(site.send("new").await.code(), Some("held"));
-    // Its answer is a second old at the most.
-    let mut ready = http.get("/readyz").await;
-    let begun = std::time::Instant::now();
-    while ready.status == 200 && begun.elapsed() < PATIENCE {
-        ready = http.get("/readyz").await;
-    }
-    assert_eq!((ready.status, ready.code()), (503, Some("store_unavailable")), "{ready:?}");
-    assert!(format!("{ready:?}").contains("full"), "{ready:?}");
 
     site.make_room();
     // Written down as soon as that can be done, by itself.
