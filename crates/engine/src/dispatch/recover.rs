@@ -157,7 +157,7 @@ struct Found<'a> {
 }
 
 /// What the journal knows to have begun and not to have ended. What it held besides, and how all of it ended, died with the
-/// daemon; that nothing of it lives on is for the wardens and for [`survivors`].
+/// daemon; that nothing of it lives on is for the wardens and for [`Survivors`].
 fn lost(folded: &Folded, view: &RunView, at: &str) -> Vec<Resource> {
     let begun = view.started_at.clone().unwrap_or_else(|| view.accepted_at.clone());
     let instant = |at: String| Instant { at, ms: None };

@@ -44,11 +44,16 @@ fn pids() -> Vec<u32> {
     entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
+/// A process of a storm lives for a millisecond: it is looked at before the many that have been there for long.
+fn newest_first() -> impl Iterator<Item = u32> {
+    pids().into_iter().rev()
+}
+
 /// Living processes with this exact entry in the environment they were started with.
 #[must_use]
 pub fn with_environment(entry: &str) -> Vec<Process> {
     let holds = |pid: &u32| has_entry(*pid, entry);
-    pids().into_iter().filter(holds).filter_map(process).collect()
+    newest_first().filter(holds).filter_map(process).collect()
 }
 
 fn has_entry(pid: u32, entry: &str) -> bool {
@@ -60,7 +65,7 @@ fn has_entry(pid: u32, entry: &str) -> bool {
 #[must_use]
 pub fn marked(marker: &str) -> Vec<Process> {
     let holds = |pid: &u32| is_marked(*pid, marker);
-    pids().into_iter().filter(holds).filter_map(process).collect()
+    newest_first().filter(holds).filter_map(process).collect()
 }
 
 /// Every word beginning with `prefix` in the environment or arguments of a living process, with who carries it: one look for
@@ -92,13 +97,25 @@ fn word_at(text: &str, at: usize) -> String {
 /// A file that shows the memory of a process, `environ` or `cmdline`. One whose first thread has left looks dead and empty while
 /// others go on: then one of those shows it.
 fn memory_of(pid: u32, file: &str) -> Vec<u8> {
-    let shown = fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
-    if !shown.is_empty() || process(pid).is_none_or(|process| process.state != 'Z') {
-        return shown;
+    match threads_beside_a_dead_first(pid) {
+        None => return fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default(),
+        // Nothing but to be reaped. An init that does not may leave thousands of them, and this look has to stay quick.
+        Some(0) => return Vec::new(),
+        Some(_) => {}
     }
     let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let mut shown = threads.filter_map(|thread| fs::read(thread.path().join(file)).ok());
     shown.find(|bytes| !bytes.is_empty()).unwrap_or_default()
+}
+
+/// How many threads a process has besides its first, if that one is dead; none when it is alive.
+fn threads_beside_a_dead_first(pid: u32) -> Option<u32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
+    let is_dead = fields.next()? == "Z";
+    // Field 20 of proc_pid_stat(5); the last one read is field 3.
+    let threads: u32 = fields.nth(16)?.parse().ok()?;
+    is_dead.then(|| threads.saturating_sub(1))
 }
 
 pub(crate) fn is_marked(pid: u32, marker: &str) -> bool {
