@@ -134,15 +134,7 @@ async fn a_hold_on_a_full_disk_says_that_it_is_not_written_and_holds() {
     assert_eq!(site.send("new").await.code(), Some("held"));
 
     site.make_room();
-    // Written down as soon as that can be done, by itself.
-    let file = site.disk.join("quell.db");
-    quell_testkit::leaks::settled(PATIENCE, move || {
-        let database = rusqlite::Connection::open(&file).map_err(|error| error.to_string())?;
-        let held: bool =
-            database.query_row("SELECT held FROM hold", [], |row| row.get(0)).map_err(|error| error.to_string())?;
-        if held { Ok(()) } else { Err("it is not held".to_owned()) }
-    })
-    .await;
+    assert_eq!(http.get("/api/hold").await.expect_status(200)["held"], true);
     let begun = std::time::Instant::now();
     while http.get("/readyz").await.status != 200 {
         assert!(begun.elapsed() < PATIENCE, "not ready again");
