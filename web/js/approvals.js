@@ -115,14 +115,38 @@ function make(row) {
       " · ",
       h("span", { class: "countdown" }),
     ),
+    ...answers(row),
+  );
+  return card;
+}
+
+/** The answers that who is signed in may give, and why one of them is missing. */
+function answers(row) {
+  const { allow, deny, missing } = mayAnswer(store.get("me"), row);
+  return [
     h(
       "div",
       { class: "approval-answers" },
-      answerButton(row, "allow", "done"),
-      answerButton(row, "deny", "close"),
+      allow ? answerButton(row, "allow", "done") : null,
+      deny ? answerButton(row, "deny", "close") : null,
     ),
-  );
-  return card;
+    missing ? h("p", { class: "approval-facts" }, t(`approvals.missing.${missing}`)) : null,
+  ];
+}
+
+/**
+ * What a token may answer: {allow, deny, missing}. The rule is the daemon's (kernel/approval); here it only keeps buttons away
+ * that would be refused.
+ */
+export function mayAnswer(me, row) {
+  const has = (scope) => me?.scopes?.includes(scope) ?? false;
+  if (has("admin")) {
+    return { allow: true, deny: true, missing: null };
+  }
+  const approves = has("approve");
+  const allow = approves && !row.ownModel;
+  const missing = allow ? null : approves ? "admin" : "approve";
+  return { allow, deny: approves || row.principal === me?.principal, missing };
 }
 
 function answerButton(row, decision, drawing) {

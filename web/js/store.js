@@ -11,7 +11,7 @@
 //   slice        value
 //   connection   "live" | "connecting" | "lost"
 //   behind       [slice]: those that could not be fetched and may be old; they are tried again
-//   me           {principal, scope, version} or null when signed out
+//   me           {principal, scope, scopes, version} or null when signed out
 //   route        {view: "chat"|"runs"|"run"|"agents"|"approvals", key?: session, run?: run id}
 //   inspected    id of the run that the inspector shows, or null; views call inspect(runId)
 //   agent        id of the agent that was chosen in the tree, or null

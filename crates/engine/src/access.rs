@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use quell_kernel::Who;
-use quell_protocol::api::{Scope, TokenRow};
+use quell_protocol::api::{Grants, Scope, TokenRow, TokenScopes};
 use quell_protocol::{Principal, Surface};
 use secrecy::{ExposeSecret, SecretString};
 use tokio::sync::watch;
@@ -40,6 +40,8 @@ pub struct Caller {
     pub principal: Principal,
     /// What it may do.
     pub scope: Scope,
+    /// What it may do besides.
+    pub grants: Grants,
     /// Through which door.
     pub surface: Surface,
     /// From where.
@@ -51,6 +53,18 @@ impl Caller {
     #[must_use]
     pub fn may_write(&self) -> bool {
         self.scope >= Scope::Write
+    }
+
+    /// True when it may decide approvals.
+    #[must_use]
+    pub fn may_approve(&self) -> bool {
+        self.is_admin() || self.grants.approve
+    }
+
+    /// True when its sessions may have a `baseUrl` or an `mcpUrl` of their own.
+    #[must_use]
+    pub fn may_bring_endpoints(&self) -> bool {
+        self.is_admin() || self.grants.endpoints
     }
 
     /// True when it may do everything.
@@ -125,6 +139,7 @@ pub struct Access {
     admin_principal: Principal,
     cookie_name: String,
     tokens: Mutex<HashMap<Digest, (Principal, Scope)>>,
+    grants: Mutex<HashMap<Principal, Grants>>,
     page: Mutex<Page>,
     /// Turns whenever something that was good is not any more.
     withdrawn: watch::Sender<()>,
@@ -142,15 +157,17 @@ impl Access {
     pub async fn open(token_file: &Path, store: Store, clock: Clock) -> Result<Self, AccessError> {
         let admin = Digest::of(token_file::load_or_create(token_file)?.expose_secret());
         let admin_principal = principal(ADMIN)?;
-        let mut tokens = HashMap::new();
+        let (mut tokens, mut grants) = (HashMap::new(), HashMap::new());
         for token in store.list_tokens().await? {
             let digest = Digest::from_hex(&token.sha256)
                 .ok_or_else(|| StoreError::Corrupt(format!("the hash of token {}", token.row.name)))?;
-            tokens.insert(digest, (principal(&token.row.name)?, token.row.scope));
+            let owner = principal(&token.row.name)?;
+            grants.insert(owner.clone(), TokenScopes::Several(token.row.scopes).rights().1);
+            tokens.insert(digest, (owner, token.row.scope));
         }
-        let (tokens, page) = (Mutex::new(tokens), Mutex::new(Page::default()));
+        let (tokens, grants, page) = (Mutex::new(tokens), Mutex::new(grants), Mutex::new(Page::default()));
         let (cookie_name, withdrawn) = (format!("quell_session_{}", admin.short()), watch::Sender::new(()));
-        let access = Self { clock, store, admin, admin_principal, cookie_name, tokens, page, withdrawn };
+        let access = Self { clock, store, admin, admin_principal, cookie_name, tokens, grants, page, withdrawn };
         access.remember_cookies().await?;
         Ok(access)
     }
@@ -177,6 +194,13 @@ impl Access {
         (self.admin_principal.clone(), Scope::Admin)
     }
 
+    /// What somebody with a token may do besides what its scope says. A token's name is its principal.
+    #[must_use]
+    pub fn grants(&self, principal: &Principal, scope: Scope) -> Grants {
+        let given = || self.granted().get(principal).copied().unwrap_or_default();
+        if scope == Scope::Admin { Grants::ALL } else { given() }
+    }
+
     /// Turns when a token was revoked or a browser signed out: what stays open asks [`Access::owner`] again.
     #[must_use]
     pub fn withdrawals(&self) -> watch::Receiver<()> {
@@ -200,18 +224,24 @@ impl Access {
     ///
     /// # Cancel safety
     /// Safe: dropped, it may leave a token whose secret nobody knows, which is listed and can be revoked.
-    pub async fn create_token(&self, name: &str, scope: Scope) -> Result<SecretString, AccessError> {
-        let principal = check_name(name)?;
+    pub async fn create_token(
+        &self,
+        name: &str,
+        scopes: impl Into<TokenScopes> + Send,
+    ) -> Result<SecretString, AccessError> {
+        let (principal, (scope, grants)) = (check_name(name)?, scopes.into().rights());
         let secret = secret::token()?;
         let digest = Digest::of(secret.expose_secret());
         let created_at = self.clock.rfc3339(self.clock.now());
-        let row = TokenRow { name: name.into(), scope, created_at };
+        let row = TokenRow { name: name.into(), scope, scopes: grants.with(scope), created_at };
         // Before it is written, so that a revocation that is written later also finds it here. Nobody knows the secret yet.
-        self.tokens().insert(digest, (principal, scope));
+        self.tokens().insert(digest, (principal.clone(), scope));
         if let Err(error) = self.store.create_token(row, digest.hex()).await {
             self.tokens().remove(&digest);
             return Err(error.into());
         }
+        // Only now: where the name was taken, it is another token's.
+        self.granted().insert(principal, grants);
         Ok(secret)
     }
 
@@ -244,12 +274,17 @@ impl Access {
 
     fn forget(&self, name: &str) {
         self.tokens().retain(|_, (principal, _)| principal.as_str() != name);
+        self.granted().retain(|principal, _| principal.as_str() != name);
         // The cookies that it signed in are worth nothing without it.
         self.withdrawn.send_replace(());
     }
 
     fn tokens(&self) -> MutexGuard<'_, HashMap<Digest, (Principal, Scope)>> {
         self.tokens.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn granted(&self) -> MutexGuard<'_, HashMap<Principal, Grants>> {
+        self.grants.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn page(&self) -> MutexGuard<'_, Page> {

@@ -67,6 +67,8 @@ pub struct Agent {
     pub system: String,
     /// Where its tools work.
     pub workdir: PathBuf,
+    /// True when its model or an MCP endpoint is one that its session brought along, or that of a run above.
+    pub own_model: bool,
 }
 
 impl Agent {

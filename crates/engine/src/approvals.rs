@@ -7,8 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use quell_kernel::approval::{ApprovalInput, settle};
-use quell_kernel::registry::Who;
+use quell_kernel::approval::{ApprovalInput, Approver, MayNot, may_answer, settle};
 use quell_protocol::approval::{ApprovalRow, ApprovalState, Decision};
 use quell_protocol::{By, Surface};
 use tokio::sync::watch;
@@ -48,9 +47,9 @@ pub enum AnswerError {
     /// There is no such approval, or it was forgotten.
     #[error("there is no approval {0:?}; `quell approvals` lists those that wait")]
     Unknown(String),
-    /// It is somebody else's.
-    #[error("the approval {0:?} is not yours; whoever sent the message or an admin can answer it")]
-    NotYours(String),
+    /// It is not this one's to give that answer.
+    #[error("the approval {0:?} is not yours to answer so: {1}")]
+    NotYours(String, MayNot),
     /// It was settled before.
     #[error("the approval {:?} was settled before ({}); the answer changes nothing", .0.id, .0.state.word())]
     Settled(Box<ApprovalRow>),
@@ -96,7 +95,7 @@ impl Approvals {
     pub fn answer(
         &self,
         id: &str,
-        who: &Who,
+        who: &Approver,
         surface: Surface,
         decision: Decision,
     ) -> Result<ApprovalRow, AnswerError> {
@@ -105,15 +104,13 @@ impl Approvals {
             Decision::Allow => ApprovalInput::Allow(by),
             Decision::Deny => ApprovalInput::Deny(by),
         };
-        let owner = {
+        let may = {
             let table = self.table();
             let open = table.open.get(id).map(|open| &open.row);
             let row = open.or_else(|| table.settled.iter().find(|row| row.id == id));
-            row.map(|row| row.principal.clone()).ok_or_else(|| AnswerError::Unknown(id.to_owned()))?
+            may_answer(who, row.ok_or_else(|| AnswerError::Unknown(id.to_owned()))?, decision)
         };
-        if !who.admin && owner != who.principal {
-            return Err(AnswerError::NotYours(id.to_owned()));
-        }
+        may.map_err(|why| AnswerError::NotYours(id.to_owned(), why))?;
         self.settle(id, input).ok_or_else(|| {
             let row = self.table().settled.iter().find(|row| row.id == id).cloned();
             row.map_or_else(|| AnswerError::Unknown(id.to_owned()), |row| AnswerError::Settled(Box::new(row)))
@@ -205,6 +202,7 @@ mod tests {
             arguments: serde_json::Value::Null,
             requested_at: text.clone(),
             expires_at: text,
+            own_model: false,
             state: ApprovalState::Pending,
         }
     }
@@ -228,7 +226,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_answer_that_crosses_the_time_out_stands_and_is_never_taken_for_a_stop() {
         let (approvals, row) = (Approvals::default(), row());
-        let who = Who { principal: row.principal.clone(), admin: false };
+        let who = Approver { principal: row.principal.clone(), admin: false, approve: true };
         let ((taken, is_taken), (go_on, goes_on)) = (mpsc::channel(), mpsc::channel());
         let told = move |_: &ApprovalState| {
             taken.send(()).unwrap();

@@ -4,6 +4,7 @@
 //! `tools`, `mcp`, `hooks`, `memory`, `access` (2); `agent` (3); `runs`, `session` (4); `dispatch`, the face of this crate (5).
 
 pub mod access;
+pub mod address;
 pub mod agent;
 pub mod approvals;
 pub mod cell;

@@ -29,6 +29,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
+use crate::address::Reach;
 use crate::agent::Agent;
 use crate::cell::{Cell, Notice, Progress};
 use crate::hooks::Hooks;
@@ -42,6 +43,7 @@ pub use depart::sweep_at_times;
 use enter::Purpose;
 pub use enter::{Got, NotMade};
 pub use make::facts_of;
+pub use own::imported_config;
 use reins::{Lineage, RunReins, hand_up_news};
 pub use show::Standing;
 use vault::Vault;
@@ -329,7 +331,8 @@ impl Sessions {
             return Ok(Err(Unfit { code: ErrorCode::AgentNotFound.as_str(), message }));
         };
         let facts = happening(HookEvent::Activate, cell.view(), None).run;
-        let purpose = Purpose { scope: &cell.scope, agent: &run.agent, asked: None, run: facts, by: None };
+        let purpose =
+            Purpose { scope: &cell.scope, agent: &run.agent, asked: None, run: facts, by: None, reach: Reach::Public };
         // waits: the purpose holds the run's scope.
         let body = match self.enter(&run.session, &purpose).await? {
             Ok((body, _)) => body,

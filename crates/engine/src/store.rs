@@ -56,8 +56,8 @@ pub use notes::{FoundNote, Note, NoteScope, Remembered};
 pub use outbox::{Delivery, StoredDelivery};
 pub use retention::Idle;
 pub use rows::{
-    AcceptedRow, Past, RunFilter, RunRow, SealedRun, SessionFilter, SessionSetup, SetUp, StoredSession, StoredState,
-    StoredToken,
+    AcceptedRow, Past, RunFilter, RunRow, SealedRun, SessionFilter, SessionSetup, SetUp, SetUpAccess, StoredSession,
+    StoredState, StoredToken,
 };
 pub use sessions::Deleted;
 pub use spend::Spent;

@@ -36,6 +36,7 @@ use quell_kernel::turn::CallResult;
 use quell_protocol::CallEnd;
 use serde_json::Value;
 
+use crate::address::Reach;
 use crate::llm::ToolSpec;
 use crate::proc::{Isolate, OutputSink, Wardens};
 use crate::scope::{Cancelled, Point, Scope};
@@ -137,6 +138,12 @@ impl Toolbox {
     pub fn new(settings: ToolSettings) -> Self {
         let fetcher = Fetcher::new(settings.fetch.clone());
         Self { settings, fetcher }
+    }
+
+    /// Where `fetch_url` may go, and so the endpoints that sessions bring along.
+    #[must_use]
+    pub fn reach(&self) -> Reach {
+        if self.settings.fetch.allow_private { Reach::Anywhere } else { Reach::Public }
     }
 
     /// Quell's own files.

@@ -31,6 +31,8 @@ pub struct Rights {
     pub approvals: BTreeMap<String, ApprovalPolicy>,
     /// Of its commands.
     pub isolation: Isolation,
+    /// True when its model or an MCP endpoint is one that a session brought along, so that only an admin allows its calls.
+    pub own_model: bool,
 }
 
 impl Rights {
@@ -65,6 +67,7 @@ impl Rights {
             servers,
             approvals: strictest(&self.approvals, &ceiling.approvals),
             isolation: self.isolation.max(ceiling.isolation),
+            own_model: self.own_model || ceiling.own_model,
         }
     }
 }
@@ -119,8 +122,16 @@ mod tests {
         let policy = select(vec![ApprovalPolicy::Auto, ApprovalPolicy::Ask, ApprovalPolicy::Deny]);
         let approvals = btree_map(name(NAMES), policy, 0..4);
         let isolation = select(vec![Isolation::None, Isolation::Preferred, Isolation::Required]);
-        (vec(name(NAMES), 0..4), option::of(vec(name(&SERVERS), 0..3)), approvals, isolation)
-            .prop_map(|(tools, servers, approvals, isolation)| Rights { tools, servers, approvals, isolation })
+        let (tools, servers) = (vec(name(NAMES), 0..4), option::of(vec(name(&SERVERS), 0..3)));
+        (tools, servers, approvals, isolation, any::<bool>()).prop_map(
+            |(tools, servers, approvals, isolation, own_model)| Rights {
+                tools,
+                servers,
+                approvals,
+                isolation,
+                own_model,
+            },
+        )
     }
 
     /// What the last run of a chain may do, when each runs within the one before it.
@@ -138,6 +149,7 @@ mod tests {
                 let strictest = chain.iter().map(|link| link.policy(tool)).max();
                 prop_assert_eq!(Some(last.policy(tool)), strictest, "{}", tool);
             }
+            prop_assert_eq!(last.own_model, chain.iter().any(|link| link.own_model));
             prop_assert_eq!(Some(last.isolation), chain.iter().map(|link| link.isolation).max());
             for server in SERVERS {
                 prop_assert_eq!(last.reaches(server), chain.iter().all(|link| link.reaches(server)), "{}", server);
@@ -148,7 +160,7 @@ mod tests {
     #[test]
     fn a_denied_shell_stays_denied_below_an_agent_with_all_tools() {
         let (tools, isolation) = (vec!["*".to_owned()], Isolation::None);
-        let all = Rights { tools, servers: None, approvals: BTreeMap::new(), isolation };
+        let all = Rights { tools, servers: None, approvals: BTreeMap::new(), isolation, own_model: false };
         let denied = BTreeMap::from([("shell".to_owned(), ApprovalPolicy::Deny)]);
         let reader = Rights { approvals: denied, ..all.clone() };
         assert_eq!(all.within(&reader).policy("shell"), ApprovalPolicy::Deny);

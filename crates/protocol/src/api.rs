@@ -213,6 +213,9 @@ pub struct RunView {
     /// The run that started it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<RunId>,
+    /// Where it came from, if it did not happen here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub imported: Option<Imported>,
     /// The message.
     pub text: String,
     /// RFC 3339.
@@ -255,6 +258,20 @@ pub struct RunView {
     /// When everything that it held had been told to end, as `held`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delivered_at: Option<Instant>,
+}
+
+/// What was read from an archive: nobody here has seen it happen.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Imported {
+    /// RFC 3339.
+    pub at: String,
+    /// Who imported it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<Principal>,
+    /// Whose it was, as the archive claims.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claims: Option<String>,
 }
 
 /// Result of a run in the words of row E3.
@@ -312,6 +329,9 @@ pub struct SessionRow {
     pub active_runs: Vec<RunId>,
     /// Sealed turns.
     pub turns: u64,
+    /// Where it came from, if it did not begin here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub imported: Option<Imported>,
 }
 
 /// An agent, as `GET /api/agents` lists it.
@@ -393,14 +413,130 @@ pub enum Scope {
     Admin,
 }
 
+/// One of the things that a token can be made for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum TokenScope {
+    /// Look.
+    Read,
+    /// Send, stop own runs.
+    Write,
+    /// Decide approvals.
+    Approve,
+    /// Sessions with a `baseUrl` or an `mcpUrl` of their own.
+    Endpoints,
+    /// Everything.
+    Admin,
+}
+
+/// What a token was made for: one thing, or a list.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(untagged)]
+pub enum TokenScopes {
+    /// One.
+    One(TokenScope),
+    /// Several.
+    Several(Vec<TokenScope>),
+}
+
+/// What somebody may do besides what the scope says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Grants {
+    /// Decide approvals.
+    pub approve: bool,
+    /// Sessions with a `baseUrl` or an `mcpUrl` of their own.
+    pub endpoints: bool,
+}
+
+impl TokenScopes {
+    /// All of them.
+    #[must_use]
+    pub fn list(&self) -> &[TokenScope] {
+        match self {
+            Self::One(one) => std::slice::from_ref(one),
+            Self::Several(several) => several,
+        }
+    }
+
+    /// The same as a scope and what is given besides. Everybody may look.
+    #[must_use]
+    pub fn rights(&self) -> (Scope, Grants) {
+        let has = |scope| self.list().contains(&scope);
+        let scope = match () {
+            () if has(TokenScope::Admin) => Scope::Admin,
+            () if has(TokenScope::Write) => Scope::Write,
+            () => Scope::Read,
+        };
+        let given = Grants { approve: has(TokenScope::Approve), endpoints: has(TokenScope::Endpoints) };
+        (scope, if scope == Scope::Admin { Grants::ALL } else { given })
+    }
+}
+
+impl From<Scope> for TokenScopes {
+    fn from(scope: Scope) -> Self {
+        Self::One(scope.into())
+    }
+}
+
+impl From<Scope> for TokenScope {
+    fn from(scope: Scope) -> Self {
+        match scope {
+            Scope::Read => Self::Read,
+            Scope::Write => Self::Write,
+            Scope::Admin => Self::Admin,
+        }
+    }
+}
+
+impl TokenScope {
+    /// In a word.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Approve => "approve",
+            Self::Endpoints => "endpoints",
+            Self::Admin => "admin",
+        }
+    }
+}
+
+impl Grants {
+    /// Nothing.
+    pub const NONE: Self = Self { approve: false, endpoints: false };
+    /// All there is.
+    pub const ALL: Self = Self { approve: true, endpoints: true };
+
+    /// What a scope brings by itself.
+    #[must_use]
+    pub fn of(scope: Scope) -> Self {
+        if scope == Scope::Admin { Self::ALL } else { Self::NONE }
+    }
+
+    /// A scope with these grants as a token's list. An admin's is one word.
+    #[must_use]
+    pub fn with(self, scope: Scope) -> Vec<TokenScope> {
+        if scope == Scope::Admin {
+            return vec![TokenScope::Admin];
+        }
+        let approve = self.approve.then_some(TokenScope::Approve);
+        let endpoints = self.endpoints.then_some(TokenScope::Endpoints);
+        [Some(scope.into()), approve, endpoints].into_iter().flatten().collect()
+    }
+}
+
 /// A token, without its secret.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TokenRow {
     /// Its name, which is the principal.
     pub name: String,
-    /// What it may do.
+    /// What it may do, without what is given besides.
     pub scope: Scope,
+    /// What it was made for, all of it.
+    #[serde(default)]
+    pub scopes: Vec<TokenScope>,
     /// RFC 3339.
     pub created_at: String,
 }
@@ -411,8 +547,8 @@ pub struct TokenRow {
 pub struct TokenRequest {
     /// The token's name, which is its principal.
     pub name: String,
-    /// What it may do.
-    pub scope: Scope,
+    /// What it may do: one word, or a list such as `["write", "approve"]`.
+    pub scope: TokenScopes,
 }
 
 /// A new token. The secret is shown here and never again.
@@ -421,8 +557,11 @@ pub struct TokenRequest {
 pub struct NewToken {
     /// Its name.
     pub name: String,
-    /// What it may do.
+    /// What it may do, without what is given besides.
     pub scope: Scope,
+    /// What it was made for, all of it.
+    #[serde(default)]
+    pub scopes: Vec<TokenScope>,
     /// The secret.
     pub token: String,
 }

@@ -53,7 +53,7 @@ pub struct ApprovalRow {
     pub session_key: SessionKey,
     /// The agent that runs.
     pub agent: AgentId,
-    /// Whose run it is; that one or an admin may answer.
+    /// Whose run it is. That one may deny; to allow takes the scope `approve`.
     pub principal: Principal,
     /// The call.
     pub call_id: CallId,
@@ -66,6 +66,10 @@ pub struct ApprovalRow {
     pub requested_at: String,
     /// RFC 3339: when silence becomes a denial.
     pub expires_at: String,
+    /// True when the run, or one above it, has a model or an MCP endpoint that its session brought along: only an admin allows its
+    /// calls.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub own_model: bool,
     /// Where it stands.
     #[serde(flatten)]
     pub state: ApprovalState,

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::api::Scope;
+use crate::api::{Scope, TokenScope};
 use crate::ids::{AgentId, Principal};
 use crate::session::Secret;
 
@@ -19,8 +19,11 @@ pub struct SignInRequest {
 pub struct Me {
     /// The name of the token.
     pub principal: Principal,
-    /// What it may do.
+    /// What it may do, without what is given besides.
     pub scope: Scope,
+    /// What the token was made for, all of it.
+    #[serde(default)]
+    pub scopes: Vec<TokenScope>,
     /// The daemon's version.
     pub version: String,
 }

@@ -25,7 +25,7 @@ use quell_engine::{Engine, EngineConfig};
 use quell_kernel::expiry::ExpiryLimits;
 use quell_kernel::registry::{StopAsk, StopScope};
 use quell_kernel::{Push, StopTimes};
-use quell_protocol::api::{HistoryMessage, OnBusy, Scope};
+use quell_protocol::api::{Grants, HistoryMessage, OnBusy, Scope};
 use quell_protocol::{AgentId, EventKind, Principal, Receipt, RunId, SessionKey, StopReason, Surface};
 
 use crate::telemetry;
@@ -92,6 +92,7 @@ async fn show(engine: &Engine, page: &mut Page) -> anyhow::Result<Receipt> {
     let caller = Caller {
         principal: Principal::parse("you")?,
         scope: Scope::Admin,
+        grants: Grants::ALL,
         surface: Surface::Cli,
         origin: Origin::inside(),
     };

@@ -1,8 +1,8 @@
 //! The routes of the daemon, one function each.
 
 use quell_protocol::api::{
-    AgentRow, HistoryMessage, Hold, List, NewToken, RunView, Scope, SendAnswer, SendRequest, SessionRow, StopAllAnswer,
-    StopAllRequest, StopAnswer, StopRunRequest, StopSessionRequest, TicketView, TokenRequest, TokenRow,
+    AgentRow, HistoryMessage, Hold, List, NewToken, RunView, SendAnswer, SendRequest, SessionRow, StopAllAnswer,
+    StopAllRequest, StopAnswer, StopRunRequest, StopSessionRequest, TicketView, TokenRequest, TokenRow, TokenScopes,
 };
 use quell_protocol::approval::{ApprovalAnswer, ApprovalRow, Decision};
 use quell_protocol::background::{ProcessRow, ProcessView};
@@ -421,7 +421,7 @@ impl Link {
     ///
     /// # Cancel safety
     /// Dropping it may leave a token that nobody has read; revoke it by its name.
-    pub async fn create_token(&self, name: &str, scope: Scope) -> Result<NewToken, LinkError> {
+    pub async fn create_token(&self, name: &str, scope: TokenScopes) -> Result<NewToken, LinkError> {
         self.post(&["api", "tokens"], &[], &TokenRequest { name: name.into(), scope }, Effort::ONCE).await
     }
 

@@ -297,6 +297,7 @@ fn scopes_say_what_a_caller_may() {
     let caller = |scope| Caller {
         principal: Principal::parse("anna").unwrap(),
         scope,
+        grants: Grants::of(scope),
         surface: Surface::Http,
         origin: Origin::inside(),
     };

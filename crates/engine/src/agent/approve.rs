@@ -7,7 +7,7 @@ use quell_kernel::turn::{CallResult, ToolCall};
 use quell_protocol::approval::{ApprovalRow, ApprovalState};
 use quell_protocol::{CallEnd, ResourceKind};
 
-use super::{Job, Workshop};
+use super::{Agent, Job, Workshop};
 use crate::approvals::Approvals;
 use crate::cell::Pen;
 use crate::scope::{Cancelled, Point, Scope};
@@ -23,7 +23,7 @@ impl Job<'_> {
             ApprovalPolicy::Auto => return Ok(None),
             ApprovalPolicy::Deny => BY_POLICY,
             // waits: raced there.
-            ApprovalPolicy::Ask => match ask_person(self.workshop, self.scope, &self.pen, call).await? {
+            ApprovalPolicy::Ask => match ask_person((self.workshop, self.agent), self.scope, &self.pen, call).await? {
                 ApprovalState::Allowed { .. } => return Ok(None),
                 ApprovalState::Denied { .. } => BY_PERSON,
                 ApprovalState::TimedOut => BY_SILENCE,
@@ -43,13 +43,13 @@ impl Job<'_> {
 /// # Cancel safety
 /// Safe: an approval that nobody waits for any more is settled as cancelled.
 pub async fn ask_person(
-    workshop: &Workshop,
+    (workshop, agent): (&Workshop, &Agent),
     scope: &Scope,
     pen: &Pen,
     call: &ToolCall,
 ) -> Result<ApprovalState, Cancelled> {
     let patience = Duration::from_secs(workshop.limits.approval_timeout_s);
-    let row = row(pen, call, patience);
+    let row = ApprovalRow { own_model: agent.own_model, ..row(pen, call, patience) };
     let (id, approvals) = (row.id.clone(), workshop.approvals.clone());
     let (teller, told) = (pen.clone(), id.clone());
     let asked = |row: &ApprovalRow| pen.approval_requested(row);
@@ -75,6 +75,7 @@ fn row(pen: &Pen, call: &ToolCall, patience: Duration) -> ApprovalRow {
         arguments: call.arguments.clone(),
         requested_at: clock.rfc3339(now),
         expires_at: clock.rfc3339(now.plus(patience)),
+        own_model: false,
         state: ApprovalState::Pending,
     }
 }

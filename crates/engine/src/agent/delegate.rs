@@ -149,7 +149,7 @@ impl Job<'_> {
         if order.text.trim().is_empty() {
             return Err("The text is empty. Say what the agent is to do.".to_owned());
         }
-        let ceiling = self.agent.config.rights();
+        let ceiling = self.agent.rights();
         Ok(ChildOrder { agent, text: order.text, place: order.place, waits: order.waits, ceiling })
     }
 

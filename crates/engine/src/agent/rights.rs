@@ -9,18 +9,6 @@ use crate::proc::Isolate;
 pub const SEND_FILE: &str = "send_file";
 
 impl AgentConfig {
-    /// What it may do.
-    #[must_use]
-    pub fn rights(&self) -> Rights {
-        let isolation = match self.isolate {
-            Isolate::None => Isolation::None,
-            Isolate::Auto => Isolation::Preferred,
-            Isolate::Pid => Isolation::Required,
-        };
-        let (tools, servers, approvals) = (self.tools.clone(), self.mcp.clone(), self.approvals.clone());
-        Rights { tools, servers, approvals, isolation }
-    }
-
     /// True when its tool list has this tool.
     #[must_use]
     pub fn has_tool(&self, tool: &str) -> bool {
@@ -29,11 +17,24 @@ impl AgentConfig {
 }
 
 impl Agent {
+    /// What its runs may do.
+    #[must_use]
+    pub fn rights(&self) -> Rights {
+        let config = &self.config;
+        let isolation = match config.isolate {
+            Isolate::None => Isolation::None,
+            Isolate::Auto => Isolation::Preferred,
+            Isolate::Pid => Isolation::Required,
+        };
+        let (tools, servers, approvals) = (config.tools.clone(), config.mcp.clone(), config.approvals.clone());
+        Rights { tools, servers, approvals, isolation, own_model: self.own_model }
+    }
+
     /// This agent within the bounds of the run that starts it. Its workdir stays its own: giving it work is how its files are
     /// reached.
     #[must_use]
     pub fn within(&self, ceiling: &Rights) -> Self {
-        let Rights { tools, servers, approvals, isolation } = self.config.rights().within(ceiling);
+        let Rights { tools, servers, approvals, isolation, own_model } = self.rights().within(ceiling);
         let isolate = match isolation {
             Isolation::None => Isolate::None,
             Isolation::Preferred => Isolate::Auto,
@@ -41,6 +42,6 @@ impl Agent {
         };
         let specs = self.tools.iter().filter(|spec| lists(&tools, &spec.name)).cloned().collect();
         let config = AgentConfig { tools, mcp: servers, approvals, isolate, ..self.config.clone() };
-        Self { config, tools: specs, ..self.clone() }
+        Self { config, tools: specs, own_model, ..self.clone() }
     }
 }

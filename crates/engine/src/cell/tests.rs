@@ -72,6 +72,7 @@ fn approval(call: &CallId, arguments: &serde_json::Value) -> ApprovalRow {
         arguments: arguments.clone(),
         requested_at: String::new(),
         expires_at: String::new(),
+        own_model: false,
         state: ApprovalState::Pending,
     }
 }

@@ -34,6 +34,7 @@ impl Cell {
             principal: self.run.principal.clone(),
             surface: self.run.surface,
             parent: self.run.parent.clone(),
+            imported: None,
             text: self.run.text.clone(),
             accepted_at: rfc(facts.times.accepted),
             started_at: facts.times.started.map(rfc),

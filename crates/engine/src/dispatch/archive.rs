@@ -3,13 +3,14 @@
 
 mod reader;
 
-use quell_protocol::api::SessionRow;
+use quell_protocol::api::{Imported, RunView, SessionRow};
 use quell_protocol::audit::Action;
 use quell_protocol::{RunId, SessionKey};
 
 use super::{Caller, Deed, Engine};
 use crate::cell::Notice;
-use crate::store::{Archive, Imported, Spool, StoreError, StoredSession};
+use crate::session::imported_config;
+use crate::store::{Archive, Imported as Stored, Spool, StoreError, StoredSession};
 pub use reader::{ArchiveReader, BadArchive};
 
 /// Why a session was not imported. Nothing was written.
@@ -27,6 +28,11 @@ pub enum ImportError {
          session first, or import into another daemon"
     )]
     RunExists(RunId),
+    /// Its session would have endpoints of its own.
+    #[error(
+        "the session in the archive has a baseUrl or an mcpUrl of its own: importing it takes a token with scope endpoints"
+    )]
+    Endpoints,
     /// The database.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -86,7 +92,7 @@ impl Engine {
     }
 
     /// Who has just read that a run is over finds it in an export, although its end is stored a moment after it is announced.
-    async fn close_books_of(&self, key: &SessionKey) -> Result<(), StoreError> {
+    pub(super) async fn close_books_of(&self, key: &SessionKey) -> Result<(), StoreError> {
         let runs = &self.inner().runs;
         for cell in runs.over_of_session(key).iter().filter_map(|run| runs.cell(run)) {
             // One whose turn was refused is left to who tries that again.
@@ -102,13 +108,14 @@ impl Engine {
         Ok(())
     }
 
-    async fn store_archive(&self, caller: &Caller, archive: Archive) -> Result<SessionRow, ImportError> {
-        let (session, runs) = (archive.session.clone(), archive.runs.len());
+    async fn store_archive(&self, caller: &Caller, mut archive: Archive) -> Result<SessionRow, ImportError> {
         let at = self.inner().clock.rfc3339(self.inner().clock.now());
+        mark(&mut archive, caller, &at)?;
+        let (session, runs) = (archive.session.clone(), archive.runs.len());
         let turns = match self.inner().store.import_session(archive, at).await? {
-            Imported::Yes { turns } => turns,
-            Imported::SessionExists => return Err(ImportError::SessionExists(session.key)),
-            Imported::RunExists(run) => return Err(ImportError::RunExists(run)),
+            Stored::Yes { turns } => turns,
+            Stored::SessionExists => return Err(ImportError::SessionExists(session.key)),
+            Stored::RunExists(run) => return Err(ImportError::RunExists(run)),
         };
         // Memory may know an older session of this key, which was deleted.
         self.inner().sessions.forget_history(&session.key);
@@ -118,4 +125,24 @@ impl Engine {
         self.inner().hub.publish(&Notice::Session { key: session.key.clone(), reason: "import" });
         Ok(self.session_row(StoredSession { turns, ..session }))
     }
+}
+
+/// Marks everything as imported, for ever: nobody here has seen it happen, and whose it was is what the archive claims.
+fn mark(archive: &mut Archive, caller: &Caller, at: &str) -> Result<(), ImportError> {
+    if let Some(config) = &mut archive.session.config {
+        *config = imported_config(config, caller).ok_or(ImportError::Endpoints)?;
+    }
+    archive.session.owner = Some(caller.principal.clone());
+    archive.session.imported_at = Some(at.to_owned());
+    for run in &mut archive.runs {
+        let imported =
+            Imported { at: at.to_owned(), by: Some(caller.principal.clone()), claims: Some(run.principal.to_string()) };
+        run.principal = caller.principal.clone();
+        // The reader has checked that it is a view.
+        if let Ok(mut view) = serde_json::from_str::<RunView>(&run.view) {
+            (view.principal, view.imported) = (caller.principal.clone(), Some(imported));
+            run.view = serde_json::to_string(&view).unwrap_or_default();
+        }
+    }
+    Ok(())
 }

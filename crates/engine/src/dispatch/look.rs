@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use quell_kernel::Push;
+use quell_kernel::approval::Approver;
 use quell_kernel::registry::{AgentPhase, StopAsk, StopScope};
 use quell_kernel::turn::Turn;
-use quell_protocol::api::{AgentAbortAnswer, AgentRow, HistoryMessage, List, RunView, SessionRow};
+use quell_protocol::api::{AgentAbortAnswer, AgentRow, HistoryMessage, Imported, List, RunView, SessionRow};
 use quell_protocol::approval::{ApprovalRow, Decision};
 use quell_protocol::audit::Action;
 use quell_protocol::{AgentId, EventKind, RunEvent, RunId, SessionKey};
@@ -309,7 +310,9 @@ impl Engine {
     /// # Errors
     /// [`AnswerError`]: unknown, somebody else's, or settled before; nothing has changed then.
     pub fn answer_approval(&self, caller: &Caller, id: &str, decision: Decision) -> Result<ApprovalRow, AnswerError> {
-        let row = self.inner().workshop.approvals.answer(id, &caller.who(), caller.surface, decision)?;
+        let approver =
+            Approver { principal: caller.principal.clone(), admin: caller.is_admin(), approve: caller.may_approve() };
+        let row = self.inner().workshop.approvals.answer(id, &approver, caller.surface, decision)?;
         tracing::info!(principal = %caller.principal, run = %row.run_id, tool = row.tool, ?decision, "approval answered");
         let action = match decision {
             Decision::Allow => Action::Approve,
@@ -337,6 +340,7 @@ impl Engine {
             last_used_at: standing.used.into_iter().chain([session.last_used_at]).max().unwrap_or_default(),
             active_runs,
             turns: session.turns,
+            imported: session.imported_at.map(|at| Imported { at, by: session.owner, claims: None }),
         }
     }
 }

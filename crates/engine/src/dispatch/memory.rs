@@ -4,6 +4,7 @@ use quell_protocol::api::List;
 use quell_protocol::audit::Action;
 use quell_protocol::memory::{NoteRow, SenderRow};
 
+use super::SessionError;
 use super::{Caller, Deed, Engine};
 use crate::memory::{FoundNote, Note, NoteScope};
 use crate::store::StoreError;
@@ -38,14 +39,17 @@ impl Engine {
         Ok(List { items: rows.collect(), next_cursor: None })
     }
 
-    /// Forgets a note. False when there is none with that key.
+    /// Forgets a note. False when there is none with that key. Notes of a session are forgotten by who began it, and by admins.
     ///
     /// # Errors
-    /// The store's error.
+    /// [`SessionError`]: the session is somebody else's, or the store's error.
     ///
     /// # Cancel safety
     /// Safe: it goes on in a task of the engine.
-    pub async fn forget_note(&self, caller: &Caller, scope: NoteScope, key: String) -> Result<bool, StoreError> {
+    pub async fn forget_note(&self, caller: &Caller, scope: NoteScope, key: String) -> Result<bool, SessionError> {
+        if let NoteScope::Session(session) = &scope {
+            self.check_owner(caller, session).await?;
+        }
         let deed = Deed::to(Action::ForgetNote, "note", &key).with(format!("of {scope}"));
         let (engine, who) = (self.clone(), caller.clone());
         let done = self.seen_through(async move {
@@ -53,9 +57,9 @@ impl Engine {
             if forgotten {
                 engine.audit(&who, deed);
             }
-            Ok(forgotten)
+            Ok::<_, StoreError>(forgotten)
         });
-        done.await.ok_or(StoreError::Closed)?
+        Ok(done.await.ok_or(StoreError::Closed)??)
     }
 
     /// The senders of whom something is remembered, the one with the newest note first.

@@ -114,6 +114,7 @@ fn view_of(row: &RunRow) -> RunView {
             principal: row.principal.clone(),
             surface: Surface::Daemon,
             parent: None,
+            imported: None,
             text: "[This message was damaged in the database.]".to_owned(),
             accepted_at: row.accepted_at.clone(),
             started_at: None,

@@ -89,6 +89,9 @@ impl Engine {
             None => 0,
         };
         let oldest = config.max_age_days.map(|days| days_before(now, days));
+        if let Some(oldest) = &oldest {
+            store.forget_receipts(oldest.clone()).await?;
+        }
         let mut look = Look { oldest, excess, now: rfc3339(now) };
         let mut after = None;
         loop {

@@ -11,6 +11,7 @@ use quell_protocol::{By, RunId, SessionKey};
 use tokio_util::sync::CancellationToken;
 
 use super::{Caller, Deed, Engine, Got, NotMade};
+use crate::address::Reach;
 use crate::cell::Notice;
 use crate::memory::NoteScope;
 use crate::scope::{Cancelled, Point, Scope};
@@ -23,6 +24,9 @@ pub enum SessionError {
     /// A run that the caller may not stop is at work or waits in it. Nothing was stopped.
     #[error("the session {0:?} has an active run of somebody else; an admin token can do that")]
     SomebodyElses(SessionKey),
+    /// Somebody else began it.
+    #[error("the session {0:?} was begun by somebody else; an admin token can do that")]
+    NotYours(SessionKey),
     /// The database.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -39,6 +43,11 @@ impl Engine {
     /// Safe: it goes on in a task of the engine.
     pub async fn open_session(&self, caller: &Caller, asked: SessionRequest) -> Result<(SessionKey, Got), NotMade> {
         let key = asked.key().map_err(|error| NotMade::Configuration(error.to_string()))?;
+        if (asked.base_url.is_some() || asked.mcp_url.is_some()) && !caller.may_bring_endpoints() {
+            let told =
+                "a baseUrl or an mcpUrl of its own takes a token with scope endpoints; `quell token create` makes one";
+            return Err(NotMade::Forbidden(told.to_owned()));
+        }
         let (engine, who, of) = (self.clone(), caller.clone(), key.clone());
         let got = self.seen_through(async move { engine.open_as(&who, &of, &asked, &never()).await });
         let got = got.await.ok_or(NotMade::Closing)?.unwrap_or(Err(NotMade::Closing))?;
@@ -123,7 +132,8 @@ impl Engine {
         let by = By { principal: caller.principal.clone(), surface: caller.surface };
         let scope = Scope::new(inner.clock, inner.config.probe.clone());
         let got = {
-            let mut got = std::pin::pin!(inner.sessions.open(key, asked, by, &scope));
+            let reach = if caller.is_admin() { Reach::Anywhere } else { Reach::Public };
+            let mut got = std::pin::pin!(inner.sessions.open(key, asked, (by, reach), &scope));
             tokio::select! {
                 biased;
                 () = stopped.cancelled() => {
@@ -251,6 +261,8 @@ impl Engine {
             self.inner().workshop.memory.forget_what_was_said(NoteScope::Session(key.clone()), now);
             // Before its row: as long as there is one, whoever was cut short can delete it again.
             self.remove_files(key).await;
+            // Their receipts stay.
+            self.close_books_of(key).await?;
             let deleted = self.inner().store.delete_session(key.clone(), over).await?;
             // Runs that came in behind the stop are stopped, too, if they are the caller's. Those that nobody knows are rows
             // that an earlier write failed to close.
@@ -296,6 +308,7 @@ impl Engine {
     /// Stops everything of a session, unless something there is not the caller's to stop, and once more what came in while
     /// that was waited for; answers its runs that are over and may not be stored as such yet.
     async fn stop_own(&self, caller: &Caller, key: &SessionKey, ask: &StopAsk) -> Result<Vec<RunId>, SessionError> {
+        self.check_owner(caller, key).await?;
         loop {
             let active = self.active_runs_of(key);
             if !caller.is_admin() && active.iter().any(|run| run.principal != caller.principal) {
@@ -306,6 +319,21 @@ impl Engine {
             if !stop.did_something() {
                 return Ok(self.inner().runs.over_of_session(key));
             }
+        }
+    }
+}
+
+impl Engine {
+    /// Passes who began a session, and admins. One that does not exist is everybody's.
+    pub(super) async fn check_owner(&self, caller: &Caller, key: &SessionKey) -> Result<(), SessionError> {
+        if caller.is_admin() {
+            return Ok(());
+        }
+        match self.inner().store.session(key.clone()).await? {
+            Some(session) if session.owner.as_ref() != Some(&caller.principal) => {
+                Err(SessionError::NotYours(key.clone()))
+            }
+            _ => Ok(()),
         }
     }
 }

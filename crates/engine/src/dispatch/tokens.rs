@@ -1,6 +1,6 @@
 //! Tokens, made and revoked by somebody.
 
-use quell_protocol::api::Scope;
+use quell_protocol::api::TokenScopes;
 use quell_protocol::audit::Action;
 use secrecy::SecretString;
 
@@ -16,11 +16,17 @@ impl Engine {
     ///
     /// # Cancel safety
     /// Safe: dropped, it leaves a token whose secret nobody knows, which is listed and can be revoked.
-    pub async fn create_token(&self, caller: &Caller, name: &str, scope: Scope) -> Result<SecretString, AccessError> {
-        let (engine, who, name) = (self.clone(), caller.clone(), name.to_owned());
+    pub async fn create_token(
+        &self,
+        caller: &Caller,
+        name: &str,
+        scopes: impl Into<TokenScopes>,
+    ) -> Result<SecretString, AccessError> {
+        let (engine, who, name, scopes) = (self.clone(), caller.clone(), name.to_owned(), scopes.into());
         let done = self.seen_through(async move {
-            let secret = engine.access().create_token(&name, scope).await?;
-            engine.audit(&who, Deed::to(Action::CreateToken, "token", &name).with(format!("scope: {}", word(scope))));
+            let words = scopes.list().iter().map(|scope| scope.word()).collect::<Vec<_>>().join(" ");
+            let secret = engine.access().create_token(&name, scopes).await?;
+            engine.audit(&who, Deed::to(Action::CreateToken, "token", &name).with(format!("scope: {words}")));
             Ok(secret)
         });
         done.await.ok_or(StoreError::Closed)?
@@ -43,13 +49,5 @@ impl Engine {
             Ok(revoked)
         });
         done.await.ok_or(StoreError::Closed)?
-    }
-}
-
-fn word(scope: Scope) -> &'static str {
-    match scope {
-        Scope::Read => "read",
-        Scope::Write => "write",
-        Scope::Admin => "admin",
     }
 }

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 
 use secrecy::SecretString;
 
+use crate::address::Reach;
+
 /// Where models are served, and how patient we are with it.
 #[derive(Clone, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -18,6 +20,9 @@ pub struct ProviderConfig {
     /// The key, read by the roof from where `api_key_env` or `api_key_file` points; never in the file.
     #[serde(skip)]
     pub api_key: Option<SecretString>,
+    /// Where it may be; a configured one may be anywhere.
+    #[serde(skip)]
+    pub reach: Reach,
     /// The environment variable that holds the key. Servers without keys need none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api_key_env: Option<String>,
@@ -71,6 +76,7 @@ impl ProviderConfig {
             kind,
             base_url: None,
             api_key: None,
+            reach: Reach::Anywhere,
             api_key_env: None,
             api_key_file: None,
             headers: BTreeMap::new(),

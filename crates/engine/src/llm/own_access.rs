@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use secrecy::SecretString;
 
 use super::config::{BadProvider, ProviderConfig, ProviderKind};
+use crate::address::Reach;
 
 /// What a caller brings along. Without either, the configured provider is used as it is.
 #[derive(Debug, Clone, Default)]
@@ -13,6 +14,8 @@ pub struct OwnAccess {
     pub api_key: Option<SecretString>,
     /// Where the API begins.
     pub base_url: Option<String>,
+    /// Where that may be.
+    pub reach: Reach,
 }
 
 impl OwnAccess {
@@ -32,6 +35,7 @@ impl OwnAccess {
         if let Some(place) = self.base_url.as_ref().filter(|place| config.base_url.as_ref() != Some(*place)) {
             config.base_url = Some(place.clone());
             (config.api_key, config.headers) = (None, BTreeMap::new());
+            config.reach = self.reach;
         }
         if let Some(key) = &self.api_key {
             config.api_key = Some(key.clone());
@@ -68,7 +72,7 @@ mod tests {
     }
 
     fn access(key: Option<&str>, place: Option<&str>) -> OwnAccess {
-        OwnAccess { api_key: key.map(SecretString::from), base_url: place.map(str::to_owned) }
+        OwnAccess { api_key: key.map(SecretString::from), base_url: place.map(str::to_owned), reach: Reach::Anywhere }
     }
 
     fn key_of(config: &ProviderConfig) -> Option<&str> {

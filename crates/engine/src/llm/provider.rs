@@ -12,6 +12,7 @@ use secrecy::{ExposeSecret, SecretString};
 
 use super::config::{BadProvider, ProviderConfig, ProviderKind};
 use super::dialect::Dialect;
+use crate::address::{Checked, Reach, is_public, permitted};
 
 /// The longest time that may be configured; it keeps timers in range.
 const MAX_TIMEOUT_S: f64 = 24.0 * 3600.0;
@@ -45,7 +46,7 @@ pub(super) struct Provider {
 /// HTTP clients, one for each way to connect that is really needed, shared by all providers that connect that way. Clones are
 /// the same.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Clients(Arc<Mutex<BTreeMap<(Route, Duration), Client>>>);
+pub(super) struct Clients(Arc<Mutex<BTreeMap<(Route, Reach, Duration), Client>>>);
 
 /// How a host is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -62,13 +63,16 @@ impl Provider {
     pub(super) fn new(name: &str, config: ProviderConfig, clients: &Clients) -> Result<Self, BadProvider> {
         let bad = |problem: String| BadProvider { provider: name.to_owned(), problem };
         let endpoint = endpoint(&config).map_err(bad)?;
+        if config.reach == Reach::Public {
+            permitted(&endpoint, is_public).map_err(|why| bad(format!("baseUrl: {why}")))?;
+        }
         let (headers, secrets) = headers(&config).map_err(bad)?;
         let seconds = |name, value| timeout(name, value).map_err(bad);
         let connect_timeout = seconds("connect_timeout_s", config.connect_timeout_s)?;
         Ok(Self {
             name: name.to_owned(),
             dialect: Dialect::of(config.kind),
-            client: clients.get(Route::of(&endpoint), connect_timeout).map_err(bad)?,
+            client: clients.get((Route::of(&endpoint), config.reach), connect_timeout).map_err(bad)?,
             endpoint,
             headers,
             retries: RetryPolicy { max_retries: config.max_retries, ..RetryPolicy::default() },
@@ -107,23 +111,26 @@ impl Route {
 }
 
 impl Clients {
-    fn get(&self, route: Route, connect_timeout: Duration) -> Result<Client, String> {
+    fn get(&self, (route, reach): (Route, Reach), connect_timeout: Duration) -> Result<Client, String> {
         let mut clients = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(client) = clients.get(&(route, connect_timeout)) {
+        if let Some(client) = clients.get(&(route, reach, connect_timeout)) {
             return Ok(client.clone());
         }
-        let client = build(route, connect_timeout)?;
-        clients.insert((route, connect_timeout), client.clone());
+        let client = build(route, reach, connect_timeout)?;
+        clients.insert((route, reach, connect_timeout), client.clone());
         Ok(client)
     }
 }
 
 /// An HTTP client for other servers than models, with the same TLS and the same care.
-pub(crate) fn http_client(url: &Url, connect_timeout: Duration) -> Result<Client, String> {
-    build(Route::of(url), connect_timeout)
+pub(crate) fn http_client(url: &Url, reach: Reach, connect_timeout: Duration) -> Result<Client, String> {
+    if reach == Reach::Public {
+        permitted(url, is_public)?;
+    }
+    build(Route::of(url), reach, connect_timeout)
 }
 
-fn build(route: Route, connect_timeout: Duration) -> Result<Client, String> {
+fn build(route: Route, reach: Reach, connect_timeout: Duration) -> Result<Client, String> {
     let builder = Client::builder()
         .user_agent(concat!("quell/", env!("CARGO_PKG_VERSION")))
         .connect_timeout(connect_timeout)
@@ -135,6 +142,11 @@ fn build(route: Route, connect_timeout: Duration) -> Result<Client, String> {
         Route::Loopback => plain(builder)?.no_proxy(),
         Route::Plain => plain(builder)?,
         Route::Tls => tls(builder),
+    };
+    let builder = match reach {
+        Reach::Anywhere => builder,
+        // A proxy would connect to addresses that nobody here has checked.
+        Reach::Public => builder.no_proxy().dns_resolver(Arc::new(Checked::new(is_public))),
     };
     builder.build().map_err(|error| format!("the HTTP client cannot be built: {}", super::failure::root_cause(&error)))
 }

@@ -153,7 +153,7 @@ impl Runs {
             let Ok(id) = CallId::parse(format!("{SEND_FILE}-{}", number + 1)) else { continue };
             let call = ToolCall { id, tool: SEND_FILE.to_owned(), arguments: json!({ "path": path }) };
             // waits: raced there.
-            match ask_person(self.workshop(), &cell.scope, &cell.pen(), &call).await? {
+            match ask_person((self.workshop(), agent), &cell.scope, &cell.pen(), &call).await? {
                 ApprovalState::Allowed { .. } => sendable.push(path),
                 ApprovalState::Denied { .. } | ApprovalState::TimedOut => {}
                 // Only a stop cancels.

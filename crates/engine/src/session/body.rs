@@ -11,6 +11,7 @@ use quell_protocol::{AgentId, SessionKey};
 
 use super::own::Own;
 use super::skills::Shelves;
+use crate::address::Reach;
 use crate::agent::{Agent, AgentConfig, Materials};
 use crate::hooks::Undo;
 use crate::llm::{Model, OwnAccess};
@@ -20,6 +21,8 @@ use crate::mcp::Endpoint;
 #[derive(Debug)]
 pub(super) struct Body {
     pub(super) facts: SessionFacts,
+    /// Where the configuration lets its endpoints be.
+    reach: Reach,
     pub(super) own: Option<Own>,
     pub(super) endpoint: Option<Endpoint>,
     pub(super) shelves: Arc<Shelves>,
@@ -61,18 +64,23 @@ pub(super) struct Begun {
 
 impl Body {
     /// What a session has that says this itself.
-    pub(super) fn new(facts: SessionFacts, own: Option<Own>, endpoint: Option<Endpoint>, idle: Duration) -> Self {
-        let access = own.as_ref().map(Own::access).unwrap_or_default();
+    pub(super) fn new(
+        (facts, reach): (SessionFacts, Reach),
+        own: Option<Own>,
+        endpoint: Option<Endpoint>,
+        idle: Duration,
+    ) -> Self {
+        let access = own.as_ref().map(|own| own.access(reach)).unwrap_or_default();
         let models = Arc::new(OwnModels { access, resolved: Mutex::default() });
         let (shelves, instances, stages) = (Arc::default(), Mutex::default(), Arc::default());
-        Self { facts, own, endpoint, shelves, models, instances, stages, idle: Mutex::new(idle) }
+        Self { facts, reach, own, endpoint, shelves, models, instances, stages, idle: Mutex::new(idle) }
     }
 
     /// What the session has from now on that says this itself from now on. The stages go over to it, the skills as they were
     /// read, and the model clients if they reach the same provider with the same key.
     pub(super) fn changed(&self, facts: SessionFacts, own: Own, endpoint: Option<Endpoint>) -> Self {
         let calls_the_same = self.own.as_ref().is_some_and(|before| before.calls_as(&own));
-        let changed = Self::new(facts, Some(own), endpoint, self.idle());
+        let changed = Self::new((facts, self.reach), Some(own), endpoint, self.idle());
         Self {
             models: if calls_the_same { Arc::clone(&self.models) } else { changed.models },
             stages: Arc::clone(&self.stages),
@@ -97,7 +105,10 @@ impl Body {
         }
         let config = own.over(&base.config)?;
         let model = self.models.client(&config.model, materials)?;
-        let agent = materials.build_over(base, config, model).map_err(|bad| bad.problem)?;
+        let mut agent = materials.build_over(base, config, model).map_err(|bad| bad.problem)?;
+        if own.brings_endpoints() {
+            agent = Arc::new(Agent { own_model: true, ..Agent::clone(&agent) });
+        }
         let mut instances = self.instances();
         // One that was made of an agent that has been replaced since is of no use any more.
         instances.retain(|other| other.base.id != base.id);

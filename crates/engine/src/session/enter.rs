@@ -14,6 +14,7 @@ use super::body::Body;
 use super::depart::Why;
 use super::own::Own;
 use super::{Book, Sessions};
+use crate::address::Reach;
 use crate::hooks::Happening;
 use crate::scope::{Cancelled, Point, Scope};
 use crate::store::StoreError;
@@ -24,6 +25,9 @@ pub enum NotMade {
     /// Its configuration, its agent's, or a stage of its making.
     #[error("the session cannot be made: {0}")]
     Configuration(String),
+    /// Who asks may not have it so.
+    #[error("{0}")]
+    Forbidden(String),
     /// A hook refused it, for this reason.
     #[error("a hook refused the session: {0}")]
     Refused(String),
@@ -41,6 +45,7 @@ impl NotMade {
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::Configuration(_) => ErrorCode::AgentConfigurationError,
+            Self::Forbidden(_) => ErrorCode::Forbidden,
             Self::Refused(_) => ErrorCode::SessionRefused,
             Self::Closing => ErrorCode::ShuttingDown,
             Self::Store(_) => ErrorCode::StoreUnavailable,
@@ -61,6 +66,8 @@ pub(super) struct Purpose<'a> {
     pub(super) run: Option<RunFacts>,
     /// Who asked.
     pub(super) by: Option<By>,
+    /// Where the endpoints may be that who asked brings along; anywhere is an admin.
+    pub(super) reach: Reach,
 }
 
 impl Purpose<'_> {
@@ -142,12 +149,12 @@ impl Sessions {
         &self,
         key: &SessionKey,
         asked: &SessionRequest,
-        by: By,
+        (by, reach): (By, Reach),
         scope: &Scope,
     ) -> Result<Result<Got, NotMade>, Cancelled> {
         let default = self.0.runs.workshop().society.default_agent();
         let agent = asked.agent.as_ref().unwrap_or(&default);
-        let purpose = Purpose { scope, agent, asked: Some(asked), run: None, by: Some(by) };
+        let purpose = Purpose { scope, agent, asked: Some(asked), run: None, by: Some(by), reach };
         // waits: for a caller, with a scope that their stop and the shutdown cancel; no run waits here.
         let got = match self.enter(key, &purpose).await? {
             Ok((_, got)) => got,
@@ -183,8 +190,9 @@ impl Sessions {
             // A use of its own, and over with it.
             book.lives.released(key, now);
         }
-        let says_so =
-            |asked: &SessionRequest| body.own.as_ref().is_some_and(|own| *own == Own::given(asked, Some(own)));
+        let says_so = |asked: &SessionRequest| {
+            body.own.as_ref().is_some_and(|own| *own == Own::given((asked, purpose.reach), Some(own)))
+        };
         if purpose.asked.is_none_or(says_so) {
             return Knock::In(body);
         }

@@ -5,17 +5,18 @@
 use std::sync::Arc;
 
 use quell_protocol::hook::{HookEvent, SessionFacts};
-use quell_protocol::{AgentId, SessionKey};
+use quell_protocol::{AgentId, By, SessionKey};
 
 use super::Sessions;
 use super::body::{Begun, Body};
 use super::enter::{Claim, Got, NotMade, Purpose};
 use super::own::Own;
+use crate::address::Reach;
 use crate::agent::Agent;
 use crate::hooks::begin_stage;
 use crate::mcp::Endpoint;
 use crate::scope::{Cancelled, Point};
-use crate::store::{SetUp, StoredSession};
+use crate::store::{SetUp, SetUpAccess, StoredSession};
 
 /// What came of it; nothing, when the session was taken away meanwhile.
 type Made = Result<Result<Option<(Arc<Body>, Got)>, NotMade>, Cancelled>;
@@ -73,7 +74,7 @@ impl Sessions {
         };
         let (own, is_changed) = match asked {
             Some(asked) => {
-                let own = Some(Own::given(asked, before.as_ref()));
+                let own = Some(Own::given((asked, purpose.reach), before.as_ref()));
                 let is_changed = own != before;
                 (own, is_changed)
             }
@@ -103,7 +104,7 @@ impl Sessions {
         let got = match asked {
             None => Got::Known,
             // waits: for the database, in a task that no stop ends: what is asked for is stored or refused.
-            Some(_) => match self.keep(&body).await {
+            Some(_) => match self.keep(&body, purpose, is_changed).await {
                 Ok(Got::Known) if is_changed => Got::Changed,
                 Ok(got) => got,
                 Err(why) => return Ok(Err(why)),
@@ -114,7 +115,7 @@ impl Sessions {
 
     /// Changes a live session to what is asked for. A run that is at work there goes on with what it has.
     pub(super) async fn change(&self, claim: Claim<'_>, before: &Arc<Body>, purpose: &Purpose<'_>) -> Made {
-        let Some(own) = purpose.asked.map(|asked| Own::given(asked, before.own.as_ref())) else {
+        let Some(own) = purpose.asked.map(|asked| Own::given((asked, purpose.reach), before.own.as_ref())) else {
             return Ok(Ok(Some((Arc::clone(before), Got::Known))));
         };
         let agent = self.agent_for(purpose, Some(own.agent().unwrap_or(before.set_up_for())));
@@ -126,7 +127,7 @@ impl Sessions {
             }
         };
         // waits: for the database, in a task that no stop ends.
-        if let Err(why) = self.keep(&body).await {
+        if let Err(why) = self.keep(&body, purpose, true).await {
             claim.failed_alone();
             return Ok(Err(why));
         }
@@ -158,7 +159,8 @@ impl Sessions {
     fn set_up(&self, key: &SessionKey, own: Option<Own>, agent: &AgentId, is_known: bool) -> Result<Body, String> {
         let (endpoint, base) = self.ready(own.as_ref(), agent)?;
         let facts = facts(key, own.as_ref(), agent, is_known);
-        let body = Body::new(facts, own, endpoint, self.idle_of(&base));
+        let reach = self.0.runs.workshop().toolbox.reach();
+        let body = Body::new((facts, reach), own, endpoint, self.idle_of(&base));
         // Its instance of the agent, with its model client.
         body.agent(&base, self.0.runs.workshop().society.materials())?;
         Ok(body)
@@ -182,14 +184,15 @@ impl Sessions {
         let base = workshop.society.get(agent);
         let base = base.ok_or_else(|| format!("there is no agent {agent:?}; `quell agents` lists them"))?;
         let Some(own) = own else { return Ok((None, base)) };
-        let endpoint = own.endpoint().map(|(url, key)| workshop.mcp.endpoint(url, key));
+        let reach = workshop.toolbox.reach();
+        let endpoint = own.endpoint().map(|(url, key)| workshop.mcp.endpoint(url, key, own.reach(reach)));
         let endpoint = endpoint.transpose().map_err(|bad| format!("mcpUrl: {}", bad.problem))?;
         let config = own.over(&base.config)?;
         let materials = workshop.society.materials();
         if let Some(unknown) = config.mcp.iter().flatten().find(|name| !materials.servers.contains(*name)) {
             return Err(format!("mcpServers names {unknown:?}, which is not configured; add [mcp.{unknown}]"));
         }
-        let access = own.access();
+        let access = own.access(reach);
         if access.is_empty() {
             materials.models.resolve(&config.model).map_err(|unknown| unknown.to_string())?;
         } else {
@@ -199,15 +202,23 @@ impl Sessions {
     }
 
     /// Stores what a session says itself.
-    async fn keep(&self, body: &Body) -> Result<Got, NotMade> {
+    async fn keep(&self, body: &Body, purpose: &Purpose<'_>, is_changed: bool) -> Result<Got, NotMade> {
         let Some(own) = &body.own else { return Ok(Got::Known) };
         let clock = self.0.runs.clock();
-        let setup = own.setup(body.key(), body.facts.agent.clone(), clock.rfc3339(clock.now()), &self.0.vault);
+        let Some(By { principal, .. }) = purpose.by.clone() else { return Ok(Got::Known) };
+        let is_free = !is_changed || purpose.reach == Reach::Anywhere;
+        let access = if is_free { SetUpAccess::Free } else { SetUpAccess::Own };
+        let who = (clock.rfc3339(clock.now()), principal, access);
+        let setup = own.setup(body.key(), body.facts.agent.clone(), who, &self.0.vault);
         let setup = setup.map_err(NotMade::Configuration)?;
         // waits: for the database, in a task that no stop ends: a write that is handed over is done.
         Ok(match self.0.runs.store().set_up_session(setup).await? {
             SetUp::New => Got::Created,
             SetUp::Known => Got::Known,
+            SetUp::NotYours => {
+                let told = "somebody else began this session; an admin token can configure it otherwise";
+                return Err(NotMade::Forbidden(told.to_owned()));
+            }
         })
     }
 }

@@ -4,15 +4,18 @@ use std::fmt;
 use std::mem::take;
 
 use quell_protocol::session::{Secret, SessionConfig, SessionRequest, Setting, SettingSource};
-use quell_protocol::{AgentId, SessionKey};
+use quell_protocol::{AgentId, Principal, SessionKey};
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use url::Url;
 
 use super::vault::Vault;
+use crate::access::Caller;
+use crate::address::Reach;
 use crate::agent::AgentConfig;
 use crate::llm::OwnAccess;
-use crate::store::{SessionSetup, StoredSession};
+use crate::store::{SessionSetup, SetUpAccess, StoredSession};
 
 /// Defaults of sessions that are asked for by user, chat and provider (row C2). One that a message makes has its agent's
 /// settings and else the provider's: not every model takes a temperature.
@@ -22,7 +25,10 @@ const LANGUAGE: &str = "en-US";
 
 /// What a session says itself. Never printed whole: it holds keys.
 #[derive(Clone, PartialEq)]
-pub(super) struct Own(SessionRequest);
+pub(super) struct Own(SessionRequest, Reach);
+
+/// Where the endpoints of a session may be. Stored with it: who may bring private ones is asked when they are brought.
+pub(super) const PRIVATE: &str = "privateEndpoints";
 
 /// The keys of a session, as they are sealed.
 #[derive(Default, PartialEq, Serialize, Deserialize)]
@@ -41,9 +47,15 @@ struct Keys {
 impl Own {
     /// What is asked for now, over what was said before: what is absent stays as it was. A key stays with the place that it
     /// was given for: who may name another place may not collect keys with it.
-    pub(super) fn given(asked: &SessionRequest, before: Option<&Self>) -> Self {
+    pub(super) fn given((asked, reach): (&SessionRequest, Reach), before: Option<&Self>) -> Self {
         let mut asked = asked.clone();
-        let Some(Self(mut before)) = before.cloned() else { return Self(asked) };
+        let brings = asked.base_url.is_some() || asked.mcp_url.is_some();
+        let Some(Self(mut before, before_reach)) = before.cloned() else {
+            return Self(asked, if brings { reach } else { Reach::Public });
+        };
+        let same = |asked: &Option<String>, before: &Option<String>| asked.is_none() || asked == before;
+        let is_as_before = same(&asked.base_url, &before.base_url) && same(&asked.mcp_url, &before.mcp_url);
+        let reach = if brings && !is_as_before { reach } else { before_reach };
         if asked.user_id.is_empty() {
             if before.user_id.is_empty() && asked.agent.is_some() && asked.model.is_none() {
                 // Another agent brings its own model.
@@ -62,7 +74,7 @@ impl Own {
         if moves(&asked.mcp_url, &before.mcp_url) {
             before.mcp_api_key = None;
         }
-        Self(SessionRequest {
+        let asked = SessionRequest {
             agent: asked.agent.or(before.agent),
             api_key: asked.api_key.or(before.api_key),
             base_url: asked.base_url.or(before.base_url),
@@ -75,7 +87,18 @@ impl Own {
             mcp_api_key: asked.mcp_api_key.or(before.mcp_api_key),
             mcp_url: asked.mcp_url.or(before.mcp_url),
             ..asked
-        })
+        };
+        Self(asked, reach)
+    }
+
+    /// True when its model or its MCP endpoint is not one of the configuration.
+    pub(super) fn brings_endpoints(&self) -> bool {
+        self.0.base_url.is_some() || self.0.mcp_url.is_some()
+    }
+
+    /// Where its endpoints may be, where the configuration lets `fetch_url` go everywhere or not.
+    pub(super) fn reach(&self, configured: Reach) -> Reach {
+        self.1.max(configured)
     }
 
     /// True when it says which model answers.
@@ -89,7 +112,7 @@ impl Own {
     /// Why it cannot be read.
     pub(super) fn stored(session: &StoredSession, vault: &Vault) -> Result<Option<Self>, String> {
         let unreadable = |problem: String| format!("the configuration of session {}: {problem}", session.key);
-        let Some(Self(open)) = Self::stored_without_keys(session)? else { return Ok(None) };
+        let Some(Self(open, reach)) = Self::stored_without_keys(session)? else { return Ok(None) };
         let keys = match &session.secrets {
             None => Keys::default(),
             Some(sealed) => {
@@ -98,13 +121,14 @@ impl Own {
             }
         };
         let place = |sealed: Option<Secret>| sealed.map(|place| place.expose().to_owned());
-        Ok(Some(Self(SessionRequest {
+        let said = SessionRequest {
             api_key: keys.api_key,
             mcp_api_key: keys.mcp_api_key,
             base_url: place(keys.base_url).or(open.base_url),
             mcp_url: place(keys.mcp_url).or(open.mcp_url),
             ..open
-        })))
+        };
+        Ok(Some(Self(said, reach)))
     }
 
     /// As it was stored, but for its keys.
@@ -113,8 +137,11 @@ impl Own {
     /// Why it cannot be read.
     pub(super) fn stored_without_keys(session: &StoredSession) -> Result<Option<Self>, String> {
         let unreadable = |error| format!("the configuration of session {} cannot be read: {error}", session.key);
-        let open = session.config.as_deref().map(serde_json::from_str).transpose().map_err(unreadable)?;
-        Ok(open.map(Self))
+        let Some(config) = session.config.as_deref() else { return Ok(None) };
+        let mut config: Value = serde_json::from_str(config).map_err(unreadable)?;
+        let is_private = config.as_object_mut().and_then(|keys| keys.remove(PRIVATE)) == Some(Value::Bool(true));
+        let said = serde_json::from_value(config).map_err(unreadable)?;
+        Ok(Some(Self(said, if is_private { Reach::Anywhere } else { Reach::Public })))
     }
 
     /// As it was stored, to be configured anew: keys that do not open any more make way for those that are given now.
@@ -147,7 +174,7 @@ impl Own {
         &self,
         key: &SessionKey,
         agent: AgentId,
-        at: String,
+        (at, by, access): (String, Principal, SetUpAccess),
         vault: &Vault,
     ) -> Result<SessionSetup, String> {
         let mut open = self.0.clone();
@@ -164,8 +191,13 @@ impl Own {
             let plain = serde_json::to_vec(&keys).map_err(|error| error.to_string())?;
             Some(vault.seal(key.as_str(), &plain)?)
         };
-        let config = serde_json::to_string(&open).map_err(|error| error.to_string())?;
-        Ok(SessionSetup { key: key.clone(), agent, at, config, secrets })
+        let mut config = serde_json::to_value(&open).map_err(|error| error.to_string())?;
+        if self.1 == Reach::Anywhere
+            && let Some(keys) = config.as_object_mut()
+        {
+            keys.insert(PRIVATE.to_owned(), Value::Bool(true));
+        }
+        Ok(SessionSetup { key: key.clone(), agent, at, config: config.to_string(), secrets, by, access })
     }
 
     pub(super) fn agent(&self) -> Option<&AgentId> {
@@ -178,8 +210,9 @@ impl Own {
         (!user_id.is_empty()).then_some((user_id, chat_id, provider))
     }
 
-    pub(super) fn access(&self) -> OwnAccess {
-        OwnAccess { api_key: self.0.api_key.as_ref().map(secret), base_url: self.0.base_url.clone() }
+    pub(super) fn access(&self, configured: Reach) -> OwnAccess {
+        let api_key = self.0.api_key.as_ref().map(secret);
+        OwnAccess { api_key, base_url: self.0.base_url.clone(), reach: self.reach(configured) }
     }
 
     /// Its own MCP endpoint with the key for it.
@@ -189,13 +222,13 @@ impl Own {
 
     /// True when both call the same provider with the same key.
     pub(super) fn calls_as(&self, other: &Self) -> bool {
-        let of = |own: &Self| (own.0.provider.clone(), own.0.base_url.clone(), own.0.api_key.clone());
+        let of = |own: &Self| (own.0.provider.clone(), own.0.base_url.clone(), own.0.api_key.clone(), own.1);
         of(self) == of(other)
     }
 
     /// True when both have the same MCP endpoint with the same key.
     pub(super) fn has_endpoint_of(&self, other: &Self) -> bool {
-        (&self.0.mcp_url, &self.0.mcp_api_key) == (&other.0.mcp_url, &other.0.mcp_api_key)
+        (&self.0.mcp_url, &self.0.mcp_api_key, self.1) == (&other.0.mcp_url, &other.0.mcp_api_key, other.1)
     }
 
     /// True when both reach the same MCP servers with the same keys.
@@ -275,7 +308,7 @@ pub(super) fn shown(
     base: &AgentConfig,
     idle_s: u64,
 ) -> SessionConfig {
-    let said = own.map(|Own(own)| own);
+    let said = own.map(|Own(own, _)| own);
     let parts = own.and_then(Own::parts);
     let hidden = |secret: Option<&Secret>| secret.map(|_| "***".to_owned());
     let source = |by_session: bool, by_agent: bool| match (by_session, by_agent) {
@@ -316,6 +349,22 @@ pub(super) fn shown(
         mcp_api_key: hidden(said.and_then(|own| own.mcp_api_key.as_ref())),
         idle_s,
     }
+}
+
+/// What an imported session says of itself, for somebody who imports it; none when that one may not bring its endpoints along.
+#[must_use]
+pub fn imported_config(config: &str, caller: &Caller) -> Option<String> {
+    let Ok(Value::Object(mut keys)) = serde_json::from_str(config) else { return Some(config.to_owned()) };
+    // Where they may be is this caller's to say, not the archive's.
+    keys.remove(PRIVATE);
+    let brings = ["baseUrl", "mcpUrl"].iter().any(|key| keys.get(*key).is_some_and(|place| !place.is_null()));
+    if brings && !caller.may_bring_endpoints() {
+        return None;
+    }
+    if brings && caller.is_admin() {
+        keys.insert(PRIVATE.to_owned(), Value::Bool(true));
+    }
+    Some(Value::Object(keys).to_string())
 }
 
 fn holds_password(place: &str) -> bool {

@@ -5,7 +5,7 @@ use std::io::{BufWriter, Write};
 use quell_protocol::archive::{
     ConfigLine, Head, Kind, NoteLine, ResetLine, RunLine, RunState, SESSION, TurnLine, VERSION, Verbatim,
 };
-use quell_protocol::{RunId, SessionKey};
+use quell_protocol::{Principal, RunId, SessionKey};
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
 use serde::Serialize;
 
@@ -103,7 +103,9 @@ struct Lines<W: Write>(W);
 impl<W: Write> Lines<W> {
     /// False when there is no such session.
     fn all(&mut self, db: &Transaction<'_>, key: &SessionKey) -> Result<bool, StoreError> {
-        let sql = "SELECT key, agent, created_at, last_used_at, turns, config, secrets FROM sessions WHERE key = ?1";
+        let sql =
+            "SELECT key, agent, created_at, last_used_at, turns, config, secrets, owner, imported_at FROM sessions
+                   WHERE key = ?1";
         let session = db.prepare_cached(sql)?.query_row([key.as_str()], session_row).optional()?;
         let Some(session) = session else { return Ok(false) };
         let StoredSession { key, agent, created_at, last_used_at, config, .. } = session;
@@ -199,8 +201,8 @@ fn write_session(db: &Connection, archive: &Archive, at: &str) -> rusqlite::Resu
     let session = &archive.session;
     let turns = archive.past.iter().rev().take_while(|past| matches!(past, Archived::Turn { .. })).count();
     db.prepare_cached(
-        "INSERT INTO sessions (key, agent, created_at, last_used_at, use_order, turns, imported_at, config)
-         VALUES (?1, ?2, ?3, ?4, (SELECT ifnull(max(use_order), 0) + 1 FROM sessions), ?5, ?6, ?7)",
+        "INSERT INTO sessions (key, agent, created_at, last_used_at, use_order, turns, imported_at, config, owner)
+         VALUES (?1, ?2, ?3, ?4, (SELECT ifnull(max(use_order), 0) + 1 FROM sessions), ?5, ?6, ?7, ?8)",
     )?
     .execute(params![
         session.key.as_str(),
@@ -209,7 +211,8 @@ fn write_session(db: &Connection, archive: &Archive, at: &str) -> rusqlite::Resu
         session.last_used_at,
         i64::try_from(turns).unwrap_or(i64::MAX),
         at,
-        session.config
+        session.config,
+        session.owner.as_ref().map(Principal::as_str)
     ])?;
     Ok(turns as u64)
 }

@@ -121,6 +121,22 @@ impl Store {
     }
 }
 
+impl Store {
+    /// Throws away the receipts of sessions that were deleted before this moment, RFC 3339.
+    ///
+    /// # Errors
+    /// [`StoreError`] when it could not be written.
+    ///
+    /// # Cancel safety
+    /// Safe, as [`Store`] says.
+    pub async fn forget_receipts(&self, before: String) -> Result<(), StoreError> {
+        self.write_relaxed(move |db| {
+            db.prepare_cached("DELETE FROM receipts WHERE deleted_at < ?1")?.execute([&before]).map(drop)
+        })
+        .await
+    }
+}
+
 fn retire(db: &Connection, idle: &Idle, entry: &AuditEntry) -> rusqlite::Result<Deleted> {
     let open = "SELECT id FROM runs WHERE session = ?1 AND state IN ('accepted', 'started')";
     let open = db

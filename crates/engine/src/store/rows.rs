@@ -92,6 +92,10 @@ pub struct StoredSession {
     pub config: Option<String>,
     /// Its secrets, sealed.
     pub secrets: Option<Vec<u8>>,
+    /// Who began it, or imported it; none where nobody knows.
+    pub owner: Option<Principal>,
+    /// When it was imported, RFC 3339, if it was.
+    pub imported_at: Option<String>,
 }
 
 /// A session that is to be made or configured.
@@ -107,6 +111,19 @@ pub struct SessionSetup {
     pub config: String,
     /// Its secrets, sealed.
     pub secrets: Option<Vec<u8>>,
+    /// Who asks.
+    pub by: Principal,
+    /// What may come of it.
+    pub access: SetUpAccess,
+}
+
+/// Whether a session that somebody else began may be configured otherwise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SetUpAccess {
+    /// It may, or nothing changes.
+    Free,
+    /// It may not.
+    Own,
 }
 
 /// Answer to the set-up of a session.
@@ -116,6 +133,8 @@ pub enum SetUp {
     New,
     /// It was there, and is configured so from now on.
     Known,
+    /// Somebody else began it: it stays as it is.
+    NotYours,
 }
 
 /// A piece of a session's past, for people.

@@ -122,11 +122,15 @@ impl Store {
 }
 
 fn accept(db: &Connection, row: &RunRow) -> rusqlite::Result<AcceptedRow> {
+    if let Some(over) = receipt(db, &row.id)? {
+        // Its session was deleted; its id stays taken.
+        return Ok(AcceptedRow::Existing(over));
+    }
     let inserted = insert(db, row)?;
     if inserted == 0 {
         return find(db, &row.id)?.map(AcceptedRow::Existing).ok_or(rusqlite::Error::QueryReturnedNoRows);
     }
-    sessions::used(db, &row.session, &row.agent, &row.accepted_at)?;
+    sessions::used(db, (&row.session, &row.agent), &row.principal, &row.accepted_at)?;
     Ok(AcceptedRow::New)
 }
 
@@ -160,6 +164,14 @@ fn changed_or_known(db: &Connection, sql: &str, values: &[&dyn ToSql], id: &RunI
 
 fn find(db: &Connection, id: &RunId) -> rusqlite::Result<Option<RunRow>> {
     let sql = concat!(select!(), " WHERE id = ?1");
+    let found = db.prepare_cached(sql)?.query_row([id.as_str()], run_row).optional()?;
+    if found.is_some() { Ok(found) } else { receipt(db, id) }
+}
+
+/// What is left of a run whose session was deleted.
+fn receipt(db: &Connection, id: &RunId) -> rusqlite::Result<Option<RunRow>> {
+    let sql = "SELECT run, session, agent, principal, fingerprint, 'ended', NULL, accepted_at, view FROM receipts
+               WHERE run = ?1";
     db.prepare_cached(sql)?.query_row([id.as_str()], run_row).optional()
 }
 

@@ -27,6 +27,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0010_channel_cursors.sql"),
     include_str!("migrations/0011_channel_traces.sql"),
     include_str!("migrations/0012_obeyed_commands.sql"),
+    include_str!("migrations/0013_owners_grants.sql"),
 ];
 
 /// How long a statement waits for a lock of another program, such as a backup, before it fails.

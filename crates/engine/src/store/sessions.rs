@@ -1,16 +1,16 @@
 //! Sessions: made by their first run, listed by their last one.
 
-use quell_protocol::{AgentId, RunId, SessionKey};
+use quell_protocol::{AgentId, Principal, RunId, SessionKey};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::cursor::{Listing, ask_for};
 use super::runs::id;
-use super::{SessionFilter, SessionSetup, SetUp, Store, StoreError, StoredSession};
+use super::{SessionFilter, SessionSetup, SetUp, SetUpAccess, Store, StoreError, StoredSession};
 
 /// The columns that [`session_row`] reads, a macro so that `concat!` takes it.
 macro_rules! select {
     () => {
-        "SELECT key, agent, created_at, last_used_at, turns, config, secrets, use_order FROM sessions"
+        "SELECT key, agent, created_at, last_used_at, turns, config, secrets, owner, imported_at, use_order FROM sessions"
     };
 }
 
@@ -64,8 +64,14 @@ impl Store {
     /// Safe, as [`Store`] says.
     pub async fn set_up_session(&self, setup: SessionSetup) -> Result<SetUp, StoreError> {
         self.write(move |db| {
-            let known = db.prepare_cached("SELECT 1 FROM sessions WHERE key = ?1")?.exists([setup.key.as_str()])?;
-            used(db, &setup.key, &setup.agent, &setup.at)?;
+            let mut owner = db.prepare_cached("SELECT owner FROM sessions WHERE key = ?1")?;
+            let owner: Option<Option<String>> = owner.query_row([setup.key.as_str()], |row| row.get(0)).optional()?;
+            let known = owner.is_some();
+            let is_own = owner.is_none_or(|owner| owner.as_deref() == Some(setup.by.as_str()));
+            if setup.access == SetUpAccess::Own && !is_own {
+                return Ok(SetUp::NotYours);
+            }
+            used(db, (&setup.key, &setup.agent), &setup.by, &setup.at)?;
             db.prepare_cached("UPDATE sessions SET config = ?2, secrets = ?3 WHERE key = ?1")?.execute(params![
                 setup.key.as_str(),
                 setup.config,
@@ -91,7 +97,7 @@ impl Store {
         .await
     }
 
-    /// Deletes a session with its turns and runs, unless it has an open run that is none of those that are `over`.
+    /// Deletes a session with its turns and runs, of which the receipts stay, unless it has an open run that is none of those that are `over`.
     ///
     /// # Errors
     /// [`StoreError`] when it could not be written.
@@ -108,6 +114,7 @@ impl Store {
             if !open.is_empty() {
                 return Ok(Deleted::InUse(open));
             }
+            keep_receipts(db, &key)?;
             // Turns, runs and notes go with it by their foreign keys.
             let deleted = db.prepare_cached("DELETE FROM sessions WHERE key = ?1")?.execute([key.as_str()])?;
             Ok(if deleted > 0 { Deleted::Yes } else { Deleted::Unknown })
@@ -116,15 +123,32 @@ impl Store {
     }
 }
 
-/// A session is used: it is made, or becomes the first of the list.
-pub(super) fn used(db: &Connection, key: &SessionKey, agent: &AgentId, at: &str) -> rusqlite::Result<()> {
+/// What people may know of a run for as long as the database is kept: its receipt, and none of its texts.
+fn keep_receipts(db: &Connection, key: &SessionKey) -> rusqlite::Result<()> {
     db.prepare_cached(
-        "INSERT INTO sessions (key, agent, created_at, last_used_at, use_order)
-         VALUES (?1, ?2, ?3, ?3, (SELECT ifnull(max(use_order), 0) + 1 FROM sessions))
+        "INSERT OR REPLACE INTO receipts (run, session, agent, principal, fingerprint, accepted_at, deleted_at, view)
+         SELECT id, session, agent, principal, fingerprint, accepted_at, strftime('%Y-%m-%dT%H:%M:%fZ', 'now'),
+                json_set(json_remove(view, '$.output'), '$.text', '')
+         FROM runs WHERE session = ?1 AND state = 'ended' AND json_valid(view)",
+    )?
+    .execute([key.as_str()])?;
+    Ok(())
+}
+
+/// A session is used: it is made, by this principal, or becomes the first of the list.
+pub(super) fn used(
+    db: &Connection,
+    (key, agent): (&SessionKey, &AgentId),
+    by: &Principal,
+    at: &str,
+) -> rusqlite::Result<()> {
+    db.prepare_cached(
+        "INSERT INTO sessions (key, agent, created_at, last_used_at, use_order, owner)
+         VALUES (?1, ?2, ?3, ?3, (SELECT ifnull(max(use_order), 0) + 1 FROM sessions), ?4)
          ON CONFLICT (key) DO UPDATE SET
              agent = excluded.agent, last_used_at = excluded.last_used_at, use_order = excluded.use_order",
     )?
-    .execute(params![key.as_str(), agent.as_str(), at])?;
+    .execute(params![key.as_str(), agent.as_str(), at, by.as_str()])?;
     Ok(())
 }
 
@@ -151,5 +175,7 @@ pub(super) fn session_row(row: &Row<'_>) -> rusqlite::Result<StoredSession> {
         turns: u64::from(row.get::<_, u32>(4)?),
         config: row.get(5)?,
         secrets: row.get(6)?,
+        owner: row.get::<_, Option<String>>(7)?.and_then(|owner| Principal::parse(owner).ok()),
+        imported_at: row.get(8)?,
     })
 }

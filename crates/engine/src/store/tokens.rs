@@ -1,7 +1,7 @@
 //! Tokens: a name, what it may do, and the hash of a secret that nobody but its owner has.
 
-use quell_protocol::api::{Scope, TokenRow};
-use rusqlite::{OptionalExtension, Row};
+use quell_protocol::api::{Grants, Scope, TokenRow, TokenScope};
+use rusqlite::{OptionalExtension, Row, params};
 
 use super::runs::unfit;
 use super::{Store, StoreError, StoredToken};
@@ -17,9 +17,12 @@ impl Store {
     pub async fn create_token(&self, row: TokenRow, sha256: String) -> Result<(), StoreError> {
         let name = row.name.clone();
         let inserted = self.write(move |db| {
-            let sql = "INSERT INTO tokens (name, scope, created_at, sha256) VALUES (?1, ?2, ?3, ?4)
-                       ON CONFLICT (name) DO NOTHING";
-            db.prepare_cached(sql)?.execute([&row.name, word(row.scope), &row.created_at, &sha256])
+            let sql = "INSERT INTO tokens (name, scope, created_at, sha256, approve, endpoints)
+                       VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT (name) DO NOTHING";
+            let has = |scope| row.scopes.contains(&scope);
+            let (approve, endpoints) = (has(TokenScope::Approve), has(TokenScope::Endpoints));
+            let (scope, at) = (TokenScope::from(row.scope).word(), &row.created_at);
+            db.prepare_cached(sql)?.execute(params![row.name, scope, at, sha256, approve, endpoints])
         });
         if inserted.await? > 0 { Ok(()) } else { Err(StoreError::NameTaken(name)) }
     }
@@ -33,7 +36,7 @@ impl Store {
     /// Safe: it only reads.
     pub async fn list_tokens(&self) -> Result<Vec<StoredToken>, StoreError> {
         self.read(|db| {
-            let sql = "SELECT name, scope, created_at, sha256 FROM tokens ORDER BY name";
+            let sql = "SELECT name, scope, created_at, sha256, approve, endpoints FROM tokens ORDER BY name";
             db.prepare_cached(sql)?.query_map([], token_row)?.collect()
         })
         .await
@@ -48,7 +51,7 @@ impl Store {
     /// Safe: it only reads.
     pub async fn find_token(&self, sha256: String) -> Result<Option<TokenRow>, StoreError> {
         self.read(move |db| {
-            let sql = "SELECT name, scope, created_at, sha256 FROM tokens WHERE sha256 = ?1";
+            let sql = "SELECT name, scope, created_at, sha256, approve, endpoints FROM tokens WHERE sha256 = ?1";
             db.prepare_cached(sql)?.query_row([sha256], |row| token_row(row).map(|token| token.row)).optional()
         })
         .await
@@ -71,14 +74,6 @@ impl Store {
     }
 }
 
-fn word(scope: Scope) -> &'static str {
-    match scope {
-        Scope::Read => "read",
-        Scope::Write => "write",
-        Scope::Admin => "admin",
-    }
-}
-
 fn token_row(row: &Row<'_>) -> rusqlite::Result<StoredToken> {
     let scope: String = row.get(1)?;
     let scope = match scope.as_str() {
@@ -87,6 +82,7 @@ fn token_row(row: &Row<'_>) -> rusqlite::Result<StoredToken> {
         "admin" => Scope::Admin,
         other => return Err(unfit(1, format!("{other} is not a scope"))),
     };
-    let token = TokenRow { name: row.get(0)?, scope, created_at: row.get(2)? };
+    let grants = Grants { approve: row.get(4)?, endpoints: row.get(5)? };
+    let token = TokenRow { name: row.get(0)?, scope, scopes: grants.with(scope), created_at: row.get(2)? };
     Ok(StoredToken { row: token, sha256: row.get(3)? })
 }

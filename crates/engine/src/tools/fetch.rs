@@ -4,16 +4,13 @@
 //! addresses written in a URL are checked here. Redirects are followed by hand, each as strictly as the first URL. Sockets are
 //! not kept, so that nothing is open when the ledger says that the request is over.
 
-mod address;
 mod body;
 mod html;
 
-use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use quell_protocol::ResourceKind;
-use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::header::{ACCEPT, CONTENT_ENCODING, CONTENT_TYPE, LOCATION};
 use reqwest::{Client, Response, StatusCode, redirect};
 use schemars::JsonSchema;
@@ -21,8 +18,9 @@ use serde::Deserialize;
 use serde_json::Value;
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
-use url::{Host, Url};
+use url::Url;
 
+use crate::address::{Checked, MayReach, Refused, is_public, permitted};
 use crate::llm::ToolSpec;
 use crate::scope::{Cancelled, Point, Scope};
 use crate::tools::arguments::{self, Arguments};
@@ -84,9 +82,6 @@ pub(super) struct Fetcher {
     client: OnceCell<Client>,
 }
 
-/// Which addresses may be connected to.
-type MayReach = fn(IpAddr) -> bool;
-
 /// Why there is nothing to read.
 enum Failure {
     Cancelled,
@@ -114,7 +109,7 @@ struct Answer {
 
 impl Fetcher {
     pub(super) fn new(settings: FetchSettings) -> Self {
-        let may_reach = if settings.allow_private { |_| true } else { address::is_public };
+        let may_reach = if settings.allow_private { |_| true } else { is_public };
         Self { settings, may_reach, client: OnceCell::new() }
     }
 
@@ -142,7 +137,7 @@ impl Fetcher {
     }
 
     async fn fetch(&self, url: Url, most: usize, scope: &Scope) -> Result<Answer, Failure> {
-        permitted(&url, self.may_reach).map_err(Failure::Told)?;
+        permitted(&url, self.may_reach).map_err(|why| Failure::Told(told(&url, &why)))?;
         let client = self.client(scope).await?;
         let held = scope.hold(ResourceKind::HttpRequest, format!("GET {}", label(&url)));
         let deadline = Instant::now() + self.settings.time_limit;
@@ -165,7 +160,7 @@ impl Fetcher {
 
     async fn follow(&self, client: &Client, mut url: Url, most: usize, scope: &Scope) -> Result<Answer, Failure> {
         for _ in 0..=MOST_REDIRECTS {
-            permitted(&url, self.may_reach).map_err(Failure::Told)?;
+            permitted(&url, self.may_reach).map_err(|why| Failure::Told(told(&url, &why)))?;
             let request = client.get(url.clone()).header(ACCEPT, WANTED).send();
             let response = scope.race(Point::Fetch, request).await?.map_err(|e| Failure::Told(explain(&url, &e)))?;
             match next(&url, &response).map_err(Failure::Told)? {
@@ -201,56 +196,13 @@ fn build(may_reach: MayReach) -> Result<Client, String> {
         // A proxy would connect to addresses that nobody here has checked.
         .no_proxy()
         .pool_max_idle_per_host(0)
-        .dns_resolver(Arc::new(Checked { may_reach }))
+        .dns_resolver(Arc::new(Checked::new(may_reach)))
         .build()
         .map_err(|e| e.to_string())
 }
 
-/// Resolves names to addresses that may be connected to.
-struct Checked {
-    may_reach: MayReach,
-}
-
-/// A name has only addresses that may not be connected to.
-#[derive(Debug, thiserror::Error)]
-#[error("{name} is at {address}, {}", address::REFUSED)]
-struct Refused {
-    name: String,
-    address: IpAddr,
-}
-
-impl Resolve for Checked {
-    fn resolve(&self, name: Name) -> Resolving {
-        let may_reach = self.may_reach;
-        Box::pin(async move {
-            // waits: as part of a request, which is raced; the system's thread for it ends by itself.
-            let all: Vec<SocketAddr> = tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
-            let first = all.first().map(SocketAddr::ip);
-            let good: Vec<_> = all.into_iter().filter(|a| may_reach(a.ip())).collect();
-            match first {
-                Some(address) if good.is_empty() => Err(Refused { name: name.as_str().to_owned(), address }.into()),
-                _ => Ok(Box::new(good.into_iter()) as Addrs),
-            }
-        })
-    }
-}
-
-/// Checks what a URL itself shows; names are checked when they are resolved.
-fn permitted(url: &Url, may_reach: MayReach) -> Result<(), String> {
-    let shown = quoted(label(url).as_str());
-    if !matches!(url.scheme(), "http" | "https") {
-        return Err(format!("{shown}: only http and https can be fetched"));
-    }
-    if !url.username().is_empty() || url.password().is_some() {
-        return Err(format!("{shown}: a URL with a user name or a password in it is not fetched"));
-    }
-    let literal = match url.host() {
-        Some(Host::Ipv4(ip)) => IpAddr::V4(ip),
-        Some(Host::Ipv6(ip)) => IpAddr::V6(ip),
-        Some(Host::Domain(_)) => return Ok(()),
-        None => return Err(format!("{shown} names no host")),
-    };
-    if may_reach(literal) { Ok(()) } else { Err(format!("{literal} is {}", address::REFUSED)) }
+fn told(url: &Url, why: &str) -> String {
+    format!("{}: {why}", quoted(label(url).as_str()))
 }
 
 /// Where a redirect leads, when the answer is one.

@@ -2,7 +2,8 @@
 
 use quell_engine::agent::AgentConfig;
 use quell_engine::dispatch::AnswerError;
-use quell_kernel::approval::ApprovalPolicy;
+use quell_kernel::approval::{ApprovalPolicy, MayNot};
+use quell_protocol::api::Grants;
 use quell_protocol::approval::{ApprovalRow, ApprovalState, Decision};
 use quell_protocol::{CallEnd, EventKind, ResourceKind, RunId};
 use quell_testkit::commands::{self, Marker};
@@ -57,9 +58,15 @@ async fn an_allowed_call_runs_and_a_second_answer_is_refused() {
     let run = house.send(message("s", "go marker:go")).await;
     let row = asked(&house).await;
     assert_eq!((&row.run_id, row.tool.as_str(), &row.state), (&run, "shell", &ApprovalState::Pending));
-    let bob = quell_engine::dispatch::Caller { principal: crate::harness::principal("bob"), ..alice() };
-    let foreign = house.engine.answer_approval(&bob, &row.id, Decision::Allow);
-    assert_eq!(foreign, Err(AnswerError::NotYours(row.id.clone())));
+    let principal = crate::harness::principal("bob");
+    let bob = quell_engine::dispatch::Caller { principal, grants: Grants::NONE, ..alice() };
+    for decision in [Decision::Allow, Decision::Deny] {
+        let foreign = house.engine.answer_approval(&bob, &row.id, decision);
+        assert_eq!(foreign, Err(AnswerError::NotYours(row.id.clone(), MayNot::Decide)));
+    }
+    let writer = quell_engine::dispatch::Caller { grants: Grants::NONE, ..alice() };
+    let own = house.engine.answer_approval(&writer, &row.id, Decision::Allow);
+    assert_eq!(own, Err(AnswerError::NotYours(row.id.clone(), MayNot::Decide)), "what asked never approves");
     let unknown = house.engine.answer_approval(&alice(), "nonsense", Decision::Allow);
     assert_eq!(unknown, Err(AnswerError::Unknown("nonsense".to_owned())));
     house.engine.answer_approval(&root(), &row.id, Decision::Allow).unwrap();

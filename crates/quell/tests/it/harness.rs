@@ -25,7 +25,7 @@ use quell_engine::{Engine, EngineConfig};
 use quell_kernel::expiry::ExpiryLimits;
 use quell_kernel::registry::{StopAsk, StopScope};
 use quell_kernel::{Push, StopTimes};
-use quell_protocol::api::{ComputeStatus, OnBusy, RunView, Scope, SendAnswer};
+use quell_protocol::api::{ComputeStatus, Grants, OnBusy, RunView, Scope, SendAnswer};
 use quell_protocol::{AgentId, EventKind, Principal, ResourceKind, RunEvent, RunId, SessionKey, StopReason, Surface};
 use quell_protocol::{Receipt, Verdict};
 use quell_testkit::{Behaviour, ScriptedModel, leaks};
@@ -367,9 +367,15 @@ impl Watcher {
     }
 }
 
-/// A person at the HTTP API, who owns what tests send.
+/// A person at the HTTP API, who owns what tests send and may do all that needs no admin.
 pub(crate) fn alice() -> Caller {
-    Caller { principal: principal("alice"), scope: Scope::Write, surface: Surface::Http, origin: Origin::inside() }
+    Caller {
+        principal: principal("alice"),
+        scope: Scope::Write,
+        grants: Grants::ALL,
+        surface: Surface::Http,
+        origin: Origin::inside(),
+    }
 }
 
 /// Another person there.
@@ -379,7 +385,13 @@ pub(crate) fn bob() -> Caller {
 
 /// An admin at the gateway's WebSocket.
 pub(crate) fn root() -> Caller {
-    Caller { principal: principal("root"), scope: Scope::Admin, surface: Surface::Ws, origin: Origin::inside() }
+    Caller {
+        principal: principal("root"),
+        scope: Scope::Admin,
+        grants: Grants::ALL,
+        surface: Surface::Ws,
+        origin: Origin::inside(),
+    }
 }
 
 pub(crate) fn principal(name: &str) -> Principal {

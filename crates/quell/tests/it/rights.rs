@@ -2,6 +2,7 @@
 
 mod delegation;
 mod places;
+mod tokens;
 
 use quell_testkit::ScriptedModel;
 use quell_testkit::daemon::Daemon;

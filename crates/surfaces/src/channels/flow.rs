@@ -32,7 +32,7 @@ use quell_engine::scope::{Probe, Scope};
 use quell_engine::{Engine, clock::Clock};
 use quell_kernel::Moment;
 use quell_kernel::channel::inbox::{Inbox, InboxBounds};
-use quell_protocol::api::Scope as Rights;
+use quell_protocol::api::{Grants, Scope as Rights};
 use quell_protocol::channel::ChannelRow;
 use quell_protocol::{Principal, RunId, Surface};
 use sha2::{Digest, Sha256};
@@ -189,7 +189,13 @@ impl Channels {
 
 /// Somebody who writes in a channel, as the engine knows them.
 fn caller(channel: &str, sender: &str, rights: Rights) -> Caller {
-    Caller { principal: principal(channel, sender), scope: rights, surface: Surface::Channel, origin: Origin::inside() }
+    Caller {
+        principal: principal(channel, sender),
+        scope: rights,
+        grants: Grants::of(rights),
+        surface: Surface::Channel,
+        origin: Origin::inside(),
+    }
 }
 
 /// Channel and sender; what is no principal's name is hashed.

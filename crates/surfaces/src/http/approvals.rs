@@ -15,7 +15,7 @@ impl From<AnswerError> for Refused {
     fn from(error: AnswerError) -> Self {
         let code = match &error {
             AnswerError::Unknown(_) => ErrorCode::NotFound,
-            AnswerError::NotYours(_) => ErrorCode::Forbidden,
+            AnswerError::NotYours(..) => ErrorCode::Forbidden,
             AnswerError::Settled(_) => ErrorCode::Conflict,
         };
         refuse(code, error.to_string())
@@ -32,5 +32,5 @@ pub(super) async fn answer(
     Path(id): Path<String>,
     Body(answer): Body<ApprovalAnswer>,
 ) -> Result<Json<ApprovalRow>, Refused> {
-    Ok(Json(door.engine().answer_approval(visitor.writer()?, &id, answer.decision)?))
+    Ok(Json(door.engine().answer_approval(visitor.answerer()?, &id, answer.decision)?))
 }

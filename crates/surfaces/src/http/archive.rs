@@ -35,6 +35,7 @@ impl From<ImportError> for Refused {
     fn from(error: ImportError) -> Self {
         match error {
             ImportError::SessionExists(_) | ImportError::RunExists(_) => refuse(ErrorCode::Conflict, error.to_string()),
+            ImportError::Endpoints => refuse(ErrorCode::Forbidden, error.to_string()),
             ImportError::Store(error) => error.into(),
         }
     }

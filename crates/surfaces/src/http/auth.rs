@@ -6,7 +6,7 @@ use axum::extract::{ConnectInfo, FromRequestParts};
 use axum::http::request::Parts;
 use axum::http::{Extensions, HeaderMap, header};
 use quell_engine::access::{Caller, Credential, Forwarded, Origin};
-use quell_protocol::api::Scope;
+use quell_protocol::api::{Grants, Scope};
 use quell_protocol::{ErrorCode, Surface};
 
 use super::{Refused, refuse};
@@ -35,7 +35,8 @@ impl FromRequestParts<Door> for Stopper {
         was_authenticated(&parts.extensions);
         let (principal, scope) = door.engine().access().local_admin();
         let (surface, origin) = (surface(&parts.headers), origin_of(&parts.extensions, &parts.headers));
-        Ok(Self(Visitor(Caller { principal, scope, surface, origin })))
+        let grants = Grants::of(scope);
+        Ok(Self(Visitor(Caller { principal, scope, grants, surface, origin })))
     }
 }
 
@@ -57,6 +58,14 @@ impl Visitor {
             return Ok(&self.0);
         }
         Err(refuse(ErrorCode::Forbidden, "this needs a token with scope write; `quell token create` makes one"))
+    }
+
+    /// Passes callers that may answer for calls: those who decide approvals, and those who may write, who may deny their own.
+    pub(crate) fn answerer(&self) -> Result<&Caller, Refused> {
+        if self.0.may_write() || self.0.may_approve() {
+            return Ok(&self.0);
+        }
+        Err(refuse(ErrorCode::Forbidden, "this needs a token with scope approve; `quell token create` makes one"))
     }
 
     /// Passes administrators.
@@ -89,7 +98,8 @@ impl FromRequestParts<Door> for Visitor {
         let is_page = bearer(&parts.headers).is_none();
         let surface = if is_page { Surface::Page } else { surface(&parts.headers) };
         let origin = origin_of(&parts.extensions, &parts.headers);
-        Ok(Self(Caller { principal, scope, surface, origin }))
+        let grants = door.engine().access().grants(&principal, scope);
+        Ok(Self(Caller { principal, scope, grants, surface, origin }))
     }
 }
 

@@ -93,7 +93,7 @@ pub(super) async fn forget_sender(
     visitor: Visitor,
     Path(sender): Path<String>,
 ) -> Result<Json<NotesForgotten>, Refused> {
-    let caller = visitor.writer()?;
+    let caller = visitor.admin()?;
     match door.engine().forget_sender(caller, sender.clone()).await? {
         0 => Err(no_sender(&sender)),
         forgotten => Ok(Json(NotesForgotten { forgotten })),
@@ -105,6 +105,7 @@ pub(super) async fn forget_of_sender(
     visitor: Visitor,
     Path((sender, note)): Path<(String, String)>,
 ) -> Result<StatusCode, Refused> {
+    visitor.admin()?;
     forget(&door, &visitor, NoteScope::Sender(sender), note).await
 }
 
@@ -121,6 +122,7 @@ pub(super) async fn forget_of_agent(
     visitor: Visitor,
     Path((id, note)): Path<(String, String)>,
 ) -> Result<StatusCode, Refused> {
+    visitor.admin()?;
     forget(&door, &visitor, NoteScope::Agent(agent_id(&id)?), note).await
 }
 

@@ -20,7 +20,9 @@ use crate::door::Door;
 impl From<SessionError> for Refused {
     fn from(error: SessionError) -> Self {
         match error {
-            SessionError::SomebodyElses(_) => refuse(ErrorCode::Forbidden, error.to_string()),
+            SessionError::SomebodyElses(_) | SessionError::NotYours(_) => {
+                refuse(ErrorCode::Forbidden, error.to_string())
+            }
             SessionError::Store(error) => error.into(),
         }
     }

@@ -5,8 +5,9 @@ use axum::extract::{Path, Request, State};
 use axum::http::{Extensions, HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Redirect, Response};
 use quell_engine::access::SignedIn;
-use quell_protocol::ErrorCode;
+use quell_protocol::api::{Grants, Scope};
 use quell_protocol::page::{Me, SignInLink, SignInRequest};
+use quell_protocol::{ErrorCode, Principal};
 use secrecy::ExposeSecret;
 
 use super::auth::{cookie, refuse_many};
@@ -58,7 +59,8 @@ pub(super) async fn by_token(
     };
     let SignedIn { principal, scope, cookie } = signed_in;
     tracing::info!(%principal, "a browser signed in with a token");
-    Ok(with_cookie(Json(me_of(principal, scope)), &set(&door, &headers, cookie.expose_secret(), LIFE_S)))
+    let grants = door.engine().access().grants(&principal, scope);
+    Ok(with_cookie(Json(me_of(principal, scope, grants)), &set(&door, &headers, cookie.expose_secret(), LIFE_S)))
 }
 
 pub(super) async fn out(State(door): State<Door>, headers: HeaderMap) -> Result<Response, Refused> {
@@ -70,7 +72,7 @@ pub(super) async fn out(State(door): State<Door>, headers: HeaderMap) -> Result<
 }
 
 pub(super) async fn me(Visitor(caller): Visitor) -> Json<Me> {
-    Json(me_of(caller.principal, caller.scope))
+    Json(me_of(caller.principal, caller.scope, caller.grants))
 }
 
 /// A new one-time link, as a path: the visitor knows by which address it reaches the daemon.
@@ -80,8 +82,8 @@ pub(super) async fn link(State(door): State<Door>, visitor: Visitor) -> Result<J
     Ok(Json(SignInLink { path: format!("/sign-in/{}", code.expose_secret()) }))
 }
 
-fn me_of(principal: quell_protocol::Principal, scope: quell_protocol::api::Scope) -> Me {
-    Me { principal, scope, version: env!("CARGO_PKG_VERSION").to_owned() }
+fn me_of(principal: Principal, scope: Scope, grants: Grants) -> Me {
+    Me { principal, scope, scopes: grants.with(scope), version: env!("CARGO_PKG_VERSION").to_owned() }
 }
 
 /// The cookie as a header. Scripts do not see it, and no other site's page sends it along.

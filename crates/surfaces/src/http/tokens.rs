@@ -33,9 +33,10 @@ pub(super) async fn create(
     visitor: Visitor,
     Body(request): Body<TokenRequest>,
 ) -> Result<(StatusCode, Json<NewToken>), Refused> {
+    let (scope, grants) = request.scope.rights();
     let token = door.engine().create_token(visitor.admin()?, &request.name, request.scope).await?;
-    let token = token.expose_secret().to_owned();
-    Ok((StatusCode::CREATED, Json(NewToken { name: request.name, scope: request.scope, token })))
+    let (token, scopes) = (token.expose_secret().to_owned(), grants.with(scope));
+    Ok((StatusCode::CREATED, Json(NewToken { name: request.name, scope, scopes, token })))
 }
 
 pub(super) async fn revoke(

@@ -2,7 +2,7 @@
 
 use quell_engine::access::{Caller, Credential, Origin};
 use quell_engine::dispatch::Notice;
-use quell_protocol::api::Scope;
+use quell_protocol::api::{Grants, Scope};
 use quell_protocol::object::optional_object;
 use quell_protocol::{Object, Principal, Surface};
 use serde::Deserialize;
@@ -72,8 +72,6 @@ pub(super) struct Peer {
     pub(super) credential: Credential,
     /// The scopes it asked for and got.
     pub(super) granted: Option<Scope>,
-    /// True when it may answer calls that wait for a person.
-    pub(super) approves: bool,
     /// `operator` or `node`.
     pub(super) role: Role,
     /// True when it wants live tool events.
@@ -148,7 +146,7 @@ pub(super) fn connect(
     };
     let (credential, principal, scope) = authenticate(door, shown)?;
     let granted = grant(connect.scopes.as_deref(), scope);
-    let approves = may_approve(connect.scopes.as_deref(), scope);
+    let grants = approvals(connect.scopes.as_deref(), door.engine().access().grants(&principal, scope));
     let role = if connect.role.as_deref() == Some("node") { Role::Node } else { Role::Operator };
     let Object(client) = connect.client;
     let is_terminal = client.mode == "ui" && client.id.contains("tui");
@@ -159,14 +157,15 @@ pub(super) fn connect(
     } else {
         Surface::Ws
     };
-    let caller = Caller { principal, scope: granted.unwrap_or(Scope::Read), surface, origin: Origin::inside() };
+    let scope = granted.unwrap_or(Scope::Read);
+    let caller = Caller { principal, scope, grants, surface, origin: Origin::inside() };
     let has_cap = |name: &str| connect.caps.iter().any(|cap| cap == name);
     let (tool_events, run_events) = (has_cap("tool-events"), has_cap("run-events"));
     let mut scopes = names(granted, connect.scopes.as_deref());
-    if approves {
+    if caller.may_approve() {
         scopes.push(APPROVALS);
     }
-    let peer = Peer { caller, credential, granted, approves, role, tool_events, run_events };
+    let peer = Peer { caller, credential, granted, role, tool_events, run_events };
     let mut hello = hello(door, connection, protocol, role, &scopes);
     hello["policy"]["maxPayload"] = json!(peer.largest_message());
     Ok((peer, hello))
@@ -218,10 +217,10 @@ fn grant(asked: Option<&[String]>, token: Scope) -> Option<Scope> {
     asked.iter().filter_map(level).max().map(|asked| asked.min(token))
 }
 
-/// Answering approvals is a scope of its own, which asking for everything covers.
-fn may_approve(asked: Option<&[String]>, token: Scope) -> bool {
-    let is_asked = |asked: &[String]| asked.iter().any(|scope| matches!(scope.as_str(), APPROVALS | "operator.admin"));
-    token >= Scope::Write && asked.is_none_or(is_asked)
+/// What is given besides, where it was asked for: an admin's connection that asked for less does not decide approvals.
+fn approvals(asked: Option<&[String]>, token: Grants) -> Grants {
+    let wanted = asked.is_none_or(|asked| asked.iter().any(|name| name == APPROVALS || name == "operator.admin"));
+    Grants { approve: token.approve && wanted, ..token }
 }
 
 fn names(granted: Option<Scope>, asked: Option<&[String]>) -> Vec<&'static str> {
@@ -297,10 +296,12 @@ mod tests {
 
     #[test]
     fn approvals_are_a_scope_of_their_own() {
-        assert!(may_approve(Some(&asked(&["operator.read", "operator.approvals"])), Scope::Write));
-        assert!(may_approve(None, Scope::Admin) && may_approve(Some(&asked(&["operator.admin"])), Scope::Admin));
-        assert!(!may_approve(Some(&asked(&["operator.read"])), Scope::Admin), "it has to be asked for");
-        assert!(!may_approve(Some(&asked(&["operator.approvals"])), Scope::Read), "the token has to give it");
+        let decides = |names: Option<&[String]>, token| approvals(names, token).approve;
+        let given = Grants { approve: true, endpoints: false };
+        assert!(decides(Some(&asked(&["operator.read", "operator.approvals"])), given));
+        assert!(decides(None, Grants::ALL) && decides(Some(&asked(&["operator.admin"])), Grants::ALL));
+        assert!(!decides(Some(&asked(&["operator.read"])), Grants::ALL), "it has to be asked for");
+        assert!(!decides(Some(&asked(&["operator.approvals"])), Grants::NONE), "the token has to give it");
     }
 
     #[test]

@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 
 use super::follows::Followed;
 use super::frame::{Refusal, Request};
-use super::handshake::Peer;
+use super::handshake::{APPROVALS, Peer};
 use super::outbox::Outbox;
 use crate::budget::Reservation;
 use crate::door::Door;
@@ -279,6 +279,16 @@ fn same_session(method: &str, id: Option<&str>, key: &SessionKey) -> Result<(), 
             Err(Refusal::invalid(message).with_details(parameters::unsupported(method, "sessionId").details()))
         }
         _ => Ok(()),
+    }
+}
+
+impl Peer {
+    /// Passes a peer that may answer for calls; what it may answer is the engine's to say.
+    fn needs_to_answer(&self) -> Result<(), Refusal> {
+        if self.caller.may_approve() {
+            return Ok(());
+        }
+        self.needs(Scope::Write).map_err(|_| Refusal::missing_scope(APPROVALS))
     }
 }
 

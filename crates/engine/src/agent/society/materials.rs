@@ -89,7 +89,9 @@ impl Materials {
         let of = |config: &AgentConfig| (config.tools.clone(), config.shell_timeout_s);
         let same = of(&config) == of(&base.config);
         let tools = if same { Arc::clone(&base.tools) } else { self.tools_of(&config) };
-        self.assemble(&base.id, config, model, tools)
+        let built = self.assemble(&base.id, config, model, tools)?;
+        let own_model = base.own_model;
+        Ok(if own_model { Arc::new(Agent { own_model, ..Agent::clone(&built) }) } else { built })
     }
 
     fn tools_of(&self, config: &AgentConfig) -> Arc<[ToolSpec]> {
@@ -136,7 +138,7 @@ impl Materials {
         if let Some(language) = &config.language {
             system.push_str(&format!("\n\nAnswer in the language {language} unless asked for another."));
         }
-        Ok(Arc::new(Agent { id: id.clone(), tools, config, model, system, workdir }))
+        Ok(Arc::new(Agent { id: id.clone(), tools, config, model, system, workdir, own_model: false }))
     }
 }
 

@@ -71,8 +71,17 @@ impl ArchiveReader {
             return Err(BadArchive { line: self.number.max(1), problem });
         };
         let Head { key, agent, created_at, last_used_at, .. } = head;
-        let session =
-            StoredSession { key, agent, created_at, last_used_at, turns: 0, config: self.config, secrets: None };
+        let session = StoredSession {
+            key,
+            agent,
+            created_at,
+            last_used_at,
+            turns: 0,
+            config: self.config,
+            secrets: None,
+            owner: None,
+            imported_at: None,
+        };
         Ok(Archive { session, runs: self.runs, past: self.past, notes: self.notes })
     }
 

@@ -43,6 +43,8 @@ fn archive(session: &str, runs: &[&str]) -> Archive {
             turns: 0,
             config: None,
             secrets: None,
+            owner: None,
+            imported_at: None,
         },
         runs: runs.iter().map(over).collect(),
         past: runs.iter().map(turn).collect(),

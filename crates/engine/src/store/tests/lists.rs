@@ -128,7 +128,12 @@ async fn the_hold_is_kept_whole_and_lifted() {
 #[tokio::test]
 async fn tokens_are_named_once_and_found_by_their_hash() {
     let (store, _home) = fresh();
-    let token = |name: &str, scope| TokenRow { name: name.into(), scope, created_at: "noon".into() };
+    let token = |name: &str, scope| TokenRow {
+        name: name.into(),
+        scope,
+        scopes: vec![scope.into()],
+        created_at: "noon".into(),
+    };
     store.create_token(token("ci", Scope::Write), "11".into()).await.unwrap();
     store.create_token(token("bot", Scope::Read), "22".into()).await.unwrap();
     let taken = store.create_token(token("ci", Scope::Admin), "33".into()).await;

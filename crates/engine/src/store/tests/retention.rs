@@ -48,6 +48,8 @@ async fn the_oldest_use_comes_first_and_what_has_open_runs_not_at_all() {
         turns: 0,
         config: None,
         secrets: None,
+        owner: None,
+        imported_at: None,
     };
     let archive = Archive { session: old, runs: Vec::new(), past: Vec::new(), notes: Vec::new() };
     let came = "2026-11-20T05:00:00.000000Z";

@@ -204,7 +204,7 @@ async fn redirects_are_followed_five_times() {
 }
 
 #[rstest]
-#[case("http://127.0.0.2:9/", "127.0.0.2 is an address that fetch_url may not reach")]
+#[case("http://127.0.0.2:9/", "127.0.0.2 is an address that may not be reached from here")]
 #[case("http://169.254.169.254/latest/meta-data/", "169.254.169.254 is an address")]
 #[case("http://[::1]/", "::1 is an address")]
 #[case("http://[::ffff:10.0.0.1]/", "::ffff:10.0.0.1 is an address")]

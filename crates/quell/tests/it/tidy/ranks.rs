@@ -4,6 +4,7 @@ use super::Finding;
 use super::source::Source;
 
 const RANKS: &[(&str, u8)] = &[
+    ("address", 0),
     ("scope", 0),
     ("clock", 0),
     ("journal", 0),

@@ -147,7 +147,7 @@ async fn silence_ends_it() {
 
 #[rstest]
 #[case::less(json!(["operator.read"]), "write", json!(["operator.read"]))]
-#[case::more(json!(["operator.admin"]), "write", json!(["operator.read", "operator.write", "operator.approvals"]))]
+#[case::more(json!(["operator.admin"]), "write", json!(["operator.read", "operator.write"]))]
 #[case::none(json!([]), "admin", json!([]))]
 #[case::foreign(json!(["operator.pairing"]), "admin", json!([]))]
 #[tokio::test(flavor = "multi_thread")]

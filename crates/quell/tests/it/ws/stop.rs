@@ -267,10 +267,10 @@ async fn a_session_with_somebody_elses_run_is_neither_reset_nor_deleted() {
     }
     let mut admin = Client::operator(&house, &house.token).await;
     assert_eq!(admin.call("sessions.delete", json!({"key": "s"})).await["deleted"], true);
-    // It is known until its books are closed.
-    let path = format!("/api/runs/{run}");
-    let forgotten = async { while house.http.get(&path).await.status != 404 {} };
-    assert!(tokio::time::timeout(PATIENCE, forgotten).await.is_ok(), "a run of a deleted session is still known");
+    // Its receipt stays, and none of its texts.
+    let view = house.http.get(&format!("/api/runs/{run}")).await.expect_status(200);
+    assert_eq!((&view["verdict"]["kind"], &view["text"]), (&json!("stopped"), &json!("")), "{view:#}");
+    assert!(view["receipt"].is_object() && view["output"].is_null(), "{view:#}");
     assert_eq!(admin.call("sessions.delete", json!({"key": "s"})).await["deleted"], false);
 }
 

@@ -7,13 +7,12 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::super::frame::Refusal;
-use super::super::handshake::APPROVALS;
 use super::super::shapes;
 use super::{Answer, Call, params};
 
 /// Looking or answering is enough to see what waits.
 fn may_look(call: &Call<'_>) -> Result<(), Refusal> {
-    if call.peer.approves { Ok(()) } else { call.peer.needs(Scope::Read) }
+    if call.peer.caller.may_approve() { Ok(()) } else { call.peer.needs(Scope::Read) }
 }
 
 /// `approvals.list`.
@@ -46,10 +45,7 @@ enum Word {
 
 /// `approvals.resolve` and `plugin.approval.resolve`.
 pub(super) fn resolve(call: &Call<'_>, value: Value) -> Answer {
-    // Who may send could always answer what it had sent itself.
-    if !call.peer.approves && call.peer.granted < Some(Scope::Write) {
-        return Err(Refusal::missing_scope(APPROVALS));
-    }
+    call.peer.needs_to_answer()?;
     let asked: Resolve = params(value)?;
     // There is no lasting permission here but the configuration's: "always" is taken for this one call, and the answer says so.
     let decision = match asked.decision {
@@ -65,7 +61,7 @@ impl From<AnswerError> for Refusal {
     fn from(error: AnswerError) -> Self {
         let code = match &error {
             AnswerError::Unknown(_) => "APPROVAL_NOT_FOUND",
-            AnswerError::NotYours(_) => "APPROVAL_NOT_YOURS",
+            AnswerError::NotYours(..) => "APPROVAL_NOT_YOURS",
             AnswerError::Settled(_) => "APPROVAL_ALREADY_RESOLVED",
         };
         Self::invalid(error.to_string()).with_details(json!({"code": code}))

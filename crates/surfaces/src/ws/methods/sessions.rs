@@ -244,7 +244,7 @@ pub(super) fn show(call: &Call<'_>, value: Value) -> impl Future<Output = Answer
 impl From<SessionError> for Refusal {
     fn from(error: SessionError) -> Self {
         match error {
-            SessionError::SomebodyElses(_) => Self::not_yours(error.to_string()),
+            SessionError::SomebodyElses(_) | SessionError::NotYours(_) => Self::not_yours(error.to_string()),
             SessionError::Store(error) => error.into(),
         }
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use quell_engine::access::Origin;
 use quell_engine::dispatch::Caller;
-use quell_protocol::api::Scope;
+use quell_protocol::api::{Grants, Scope};
 use quell_protocol::channel::{ChannelTest, DeliveryState};
 use quell_protocol::{Principal, Surface};
 use rstest::rstest;
@@ -15,7 +15,7 @@ use crate::channels::flow::NotAddressed;
 
 fn admin() -> Caller {
     let principal = Principal::parse("admin").unwrap();
-    Caller { principal, scope: Scope::Admin, surface: Surface::Cli, origin: Origin::inside() }
+    Caller { principal, scope: Scope::Admin, grants: Grants::ALL, surface: Surface::Cli, origin: Origin::inside() }
 }
 
 /// Two messages of the paper, which holds 1000 characters in each.

@@ -1,9 +1,80 @@
-//! Which addresses belong to the public internet. Everything else could be a machine that trusts its neighbours.
+//! Which addresses belong to the public internet, and clients that connect to no other. Everything else could be a machine that
+//! trusts its neighbours.
+//!
+//! Names are resolved by a resolver that hands out checked addresses only, so what was checked is what is connected to.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+use url::{Host, Url};
+
+/// Which addresses may be connected to; the later has more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum Reach {
+    /// Those of the public internet.
+    Public,
+    /// All.
+    #[default]
+    Anywhere,
+}
+
+/// The same as a question.
+pub(crate) type MayReach = fn(IpAddr) -> bool;
+
+/// Resolves names to addresses that may be connected to.
+pub(crate) struct Checked {
+    may_reach: MayReach,
+}
+
+impl Checked {
+    pub(crate) fn new(may_reach: MayReach) -> Self {
+        Self { may_reach }
+    }
+}
+
+/// A name has only addresses that may not be connected to.
+#[derive(Debug, thiserror::Error)]
+#[error("{name} is at {address}, {REFUSED}")]
+pub(crate) struct Refused {
+    name: String,
+    address: IpAddr,
+}
+
+impl Resolve for Checked {
+    fn resolve(&self, name: Name) -> Resolving {
+        let may_reach = self.may_reach;
+        Box::pin(async move {
+            // waits: as part of a request, which is raced; the system's thread for it ends by itself.
+            let all: Vec<SocketAddr> = tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
+            let first = all.first().map(SocketAddr::ip);
+            let good: Vec<_> = all.into_iter().filter(|a| may_reach(a.ip())).collect();
+            match first {
+                Some(address) if good.is_empty() => Err(Refused { name: name.as_str().to_owned(), address }.into()),
+                _ => Ok(Box::new(good.into_iter()) as Addrs),
+            }
+        })
+    }
+}
+
+/// Checks what a URL itself shows; names are checked when they are resolved.
+pub(crate) fn permitted(url: &Url, may_reach: MayReach) -> Result<(), String> {
+    if !matches!(url.scheme(), "http" | "https") {
+        return Err("only http and https can be fetched".to_owned());
+    }
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err("a URL with a user name or a password in it is not fetched".to_owned());
+    }
+    let literal = match url.host() {
+        Some(Host::Ipv4(ip)) => IpAddr::V4(ip),
+        Some(Host::Ipv6(ip)) => IpAddr::V6(ip),
+        Some(Host::Domain(_)) => return Ok(()),
+        None => return Err("it names no host".to_owned()),
+    };
+    if may_reach(literal) { Ok(()) } else { Err(format!("{literal} is {REFUSED}")) }
+}
 
 /// The reason, for the model.
-pub(super) const REFUSED: &str = "an address that fetch_url may not reach: private, local, or reserved";
+pub(crate) const REFUSED: &str = "an address that may not be reached from here: private, local, or reserved";
 
 /// IPv4 networks that are not public: IANA's special-purpose registry, multicast and reserved space, and the one public
 /// address behind which a cloud keeps its machine metadata (Azure's 168.63.129.16).
@@ -41,7 +112,7 @@ const GLOBAL_V6: ([u16; 8], u32) = ([0x2000, 0, 0, 0, 0, 0, 0, 0], 3);
 const NAT64: ([u16; 8], u32) = ([0x64, 0xff9b, 0, 0, 0, 0, 0, 0], 96);
 
 /// True for an address of the public internet.
-pub(super) fn is_public(address: IpAddr) -> bool {
+pub(crate) fn is_public(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => is_public_v4(v4),
         IpAddr::V6(v6) => match v6.to_ipv4_mapped() {
