@@ -385,13 +385,7 @@ pub(crate) fn bob() -> Caller {
 
 /// An admin at the gateway's WebSocket.
 pub(crate) fn root() -> Caller {
-    Caller {
-        principal: principal("root"),
-        scope: Scope::Admin,
-        grants: Grants::ALL,
-        surface: Surface::Ws,
-        origin: Origin::inside(),
-    }
+    Caller { principal: principal("root"), scope: Scope::Admin, surface: Surface::Ws, ..alice() }
 }
 
 pub(crate) fn principal(name: &str) -> Principal {

@@ -70,7 +70,10 @@ async fn what_queued_up_is_committed_together() {
         async move {
             store
                 .write(move |db| {
-                    db.execute("INSERT INTO tokens VALUES (?1, 'read', '', ?1)", [n])?;
+                    db.execute(
+                        "INSERT INTO tokens (name, scope, created_at, sha256) VALUES (?1, 'read', '', ?1)",
+                        [n],
+                    )?;
                     Connection::open(&file)?.query_row("SELECT count(*) FROM tokens", [], |row| row.get::<_, i64>(0))
                 })
                 .await
