@@ -232,7 +232,7 @@ async fn a_reset_and_a_deletion_let_nothing_be_remembered_behind_them(
     let house = consolidating().await;
     let view = asked(&house, "s", "ask", held_back("gate")).await;
     house.model.request(1).streaming().await;
-    let who = if by_another { crate::harness::bob() } else { alice() };
+    let who = if by_another { crate::harness::root() } else { alice() };
     let done = match deletes {
         true => house.engine.delete_session(&who, &key("s"), &ask(Push::Gentle)).await,
         false => house.engine.reset_session(&who, &key("s"), &ask(Push::Gentle)).await,

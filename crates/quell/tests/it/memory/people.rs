@@ -63,13 +63,17 @@ async fn notes_are_listed_searched_and_forgotten_over_http() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn looking_needs_read_and_forgetting_needs_write() {
+async fn looking_needs_read_and_forgetting_what_others_began_an_admin() {
     let house = house().await;
     let (reader, writer) = (house.api("eyes", "read").await, house.api("hands", "write").await);
     let _ = reader.get("/api/sessions/s/memory").await.expect_status(200);
     let _ = reader.get("/api/agents/main/memory?query=paint").await.expect_status(200);
     assert_problem(&reader.delete("/api/agents/main/memory/fences").await, 403, "forbidden");
-    assert_eq!(writer.delete("/api/agents/main/memory/fences").await.status, 204);
+    for path in ["/api/agents/main/memory/fences", "/api/senders/tg:1/memory/x", "/api/senders/tg:1/memory"] {
+        assert_problem(&writer.delete(path).await, 403, "forbidden");
+    }
+    assert_problem(&writer.delete("/api/sessions/s/memory/fence%2Fcolour").await, 403, "forbidden");
+    assert_eq!(house.http.delete("/api/agents/main/memory/fences").await.status, 204);
     let stranger = house.http.with_token("wrong");
     assert_problem(&stranger.get("/api/sessions/s/memory").await, 401, "unauthorized");
     assert_problem(&reader.get("/api/sessions/nobody/memory").await, 404, "session_not_found");
