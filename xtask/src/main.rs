@@ -2,7 +2,7 @@
 //! browser of the page's tests and the server of those of IRC, which come from the system's packages.
 
 mod packages;
-mod synapse;
+mod python;
 
 use std::env;
 use std::ffi::OsStr;
@@ -19,7 +19,8 @@ usage: cargo xtask COMMAND
   fmt                     format everything
   test [FILTER...]        all tests: nextest when it is installed, else plain cargo test; then the doc tests.
                           Installs what is missing for some of them: Chromium for the page and ngircd for IRC (Debian
-                          packages, as root; no daemon is started), Synapse for Matrix (from PyPI, below target/)
+                          packages, as root; no daemon is started), Synapse for Matrix and schemathesis
+                          for the HTTP API (from PyPI, below target/)
   tidy                    the house rules alone (part of test)
   ci [STEP...]            fmt, clippy, docs, deny, test, or only the named ones
   bench [ARG...]          measure the product against its physical floor (release build)
@@ -120,7 +121,7 @@ fn all_tests() -> anyhow::Result<()> {
 
 fn test(filters: &[String]) -> anyhow::Result<()> {
     packages::prepare(filters)?;
-    synapse::prepare(filters)?;
+    python::prepare(filters)?;
     let nextest = succeeds("cargo", ["nextest", "--version"]);
     let runner: &[&str] = if nextest { &["nextest", "run"] } else { &["test"] };
     let mut command = command("cargo", runner);

@@ -28,6 +28,7 @@ mod matrix;
 mod mcp;
 mod memory;
 mod node;
+mod openapi;
 mod openclaw;
 mod operations;
 mod page;
