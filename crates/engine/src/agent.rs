@@ -29,7 +29,7 @@ use quell_protocol::{AgentId, CallEnd, CallId, RunId, SessionKey, StopReason, To
 use tokio::time::Instant;
 
 use crate::approvals::Approvals;
-use crate::cell::Pen;
+use crate::cell::{Bill, Pen};
 use crate::hooks::Hooks;
 use crate::journal::Unwritten;
 use crate::llm::{Model, ModelAnswer, ModelError, ModelRequest, ModelSink, ToolSpec};
@@ -72,6 +72,12 @@ pub struct Agent {
 }
 
 impl Agent {
+    /// Who is paid for its tokens.
+    #[must_use]
+    pub fn bill(&self) -> Bill {
+        Bill { provider: self.model.provider_name().to_owned(), price: self.config.daily_limit().price }
+    }
+
     /// As which its runs come to MCP servers.
     #[must_use]
     pub fn visitor(&self, run: &RunId, session: &SessionKey, endpoint: Option<Endpoint>) -> Visitor {

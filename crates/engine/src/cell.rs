@@ -32,6 +32,7 @@ use feed::Feed;
 pub use feed::Follower;
 pub use hub::{Hub, Notice, Overrun, Subscription};
 pub use pen::{Pen, Sealed};
+pub use usage::Bill;
 
 /// How far a run has come, as a value to wait for. Only rises.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -94,6 +95,8 @@ pub struct Cell {
     pub policy: PartialPolicy,
     /// Its session, once it has entered it.
     pub session: OnceLock<SessionFacts>,
+    /// Who provides its model, once it has one.
+    pub bill: OnceLock<Bill>,
     /// What it has to do with the chat network that its message came from.
     pub errand: Option<Errand>,
     /// What it may do at the most, when another run started it.
@@ -167,6 +170,7 @@ impl Cell {
             hub,
             policy,
             session: OnceLock::new(),
+            bill: OnceLock::new(),
             errand,
             ceiling,
             page,
@@ -226,6 +230,11 @@ impl Cell {
     #[must_use]
     pub fn receipt(&self) -> Option<Receipt> {
         self.facts().receipt.clone()
+    }
+
+    /// Looks at the receipt, once ended, without a copy of it.
+    pub fn with_receipt<T>(&self, look: impl FnOnce(&Receipt) -> T) -> Option<T> {
+        self.facts().receipt.as_ref().map(look)
     }
 
     /// The verdict, once there is one.

@@ -304,6 +304,12 @@ impl Current {
 }
 
 impl Model {
+    /// The name of its provider.
+    #[must_use]
+    pub fn provider_name(&self) -> &str {
+        self.name.split_once('/').map_or("", |(provider, _)| provider)
+    }
+
     /// The name it was found by, `provider/model`.
     #[must_use]
     pub fn name(&self) -> &str {

@@ -11,6 +11,7 @@ mod errand;
 mod finish;
 mod hooks;
 mod look;
+mod measure;
 mod record;
 mod spend;
 mod stop;
@@ -425,6 +426,7 @@ impl Runs {
 
     fn end(&self, cell: &Arc<Cell>, debts: Debts) {
         cell.announce_ended(debts);
+        measure::ended(cell);
         let (run, session, steps) = (cell.id(), &cell.run.session, cell.steps());
         match cell.verdict() {
             Some(quell_protocol::Verdict::Aborted { .. }) => {

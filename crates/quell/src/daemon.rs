@@ -9,14 +9,14 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
-use metrics_exporter_prometheus::PrometheusBuilder;
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
 use quell_engine::Engine;
 use quell_engine::agent::Materials;
 use quell_engine::llm::demo::{DemoModel, DemoScript};
 use quell_protocol::{Leftover, RunId};
-use quell_surfaces::Door;
 use quell_surfaces::channels::flow::Channels;
 use quell_surfaces::serve::{Listeners, LocalListener, SOCKET_FILE, raise_open_files};
+use quell_surfaces::{Door, STOP_BUCKETS, STOP_SECONDS, describe_metrics};
 use rustix::process::Signal as SignalName;
 use secrecy::ExposeSecret;
 use tokio::net::TcpSocket;
@@ -57,7 +57,10 @@ async fn serve(mut loaded: Loaded, listen: Option<SocketAddr>) -> anyhow::Result
     let address = listen.unwrap_or(loaded.config.server.listen);
     let taken = bind(address)?;
     warn_of_missing_keys(&loaded);
-    let metrics = PrometheusBuilder::new().install_recorder().context("metrics cannot be installed")?;
+    let stops = Matcher::Full(STOP_SECONDS.to_owned());
+    let metrics = PrometheusBuilder::new().set_buckets_for_metric(stops, STOP_BUCKETS)?;
+    let metrics = metrics.install_recorder().context("metrics cannot be installed")?;
+    describe_metrics();
     let demo = start_demo_model(&mut loaded).await?;
     let engine = Engine::start(loaded.engine(data_dir.clone())).await?;
     tell_of_earlier_workdirs(&engine, &data_dir);

@@ -31,6 +31,7 @@ use axum::routing::{delete, get, post};
 use crate::door::Door;
 pub(crate) use auth::{Visitor, check_origin, cookie, origin_of, peer_of};
 pub(crate) use host::name_of;
+pub use ops::{STOP_BUCKETS, STOP_SECONDS, describe_metrics};
 pub(crate) use problem::{Refused, refuse};
 pub(crate) use stop::is_stop_route;
 

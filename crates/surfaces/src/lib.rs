@@ -10,5 +10,5 @@ pub mod serve;
 mod ws;
 
 pub use door::{Door, DoorSettings};
-pub use http::router;
+pub use http::{STOP_BUCKETS, STOP_SECONDS, describe_metrics, router};
 pub use serve::serve;

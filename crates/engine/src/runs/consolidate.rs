@@ -16,7 +16,7 @@ use quell_kernel::view::{Prompt, Sight};
 use quell_protocol::Usage;
 use tokio::time::sleep;
 
-use super::Runs;
+use super::{Runs, measure};
 use crate::agent::{Agent, unusable_because};
 use crate::cell::Cell;
 use crate::channel::Errand;
@@ -154,6 +154,7 @@ async fn see_through(runs: Runs, task: TaskAtWork, cell: Arc<Cell>, (agent, exch
     };
     task.close(how).await;
     let usage = spent.total();
+    measure::used(&agent.bill(), usage);
     if usage != Usage::default()
         && let Err(error) = runs.charge(&agent.id, usage).await
     {

@@ -167,6 +167,7 @@ impl Runs {
         self.ask_start(cell).await?;
         let outfitted = agent;
         let agent = &*outfitted;
+        let _ = cell.bill.set(agent.bill());
         let (run, workshop, scope, pen) = (cell.id(), &**self.workshop(), &cell.scope, cell.pen());
         let errand = cell.errand.as_ref();
         let gathered = match errand {

@@ -27,6 +27,7 @@ mod limits;
 mod matrix;
 mod mcp;
 mod memory;
+mod metrics;
 mod node;
 mod openapi;
 mod openclaw;

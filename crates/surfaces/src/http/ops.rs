@@ -4,12 +4,64 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
-use metrics::gauge;
+use metrics::{Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge};
 use quell_protocol::ErrorCode;
 use serde_json::{Value, json};
 
 use super::{Refused, Visitor, refuse};
 use crate::door::Door;
+
+/// Bounds of the buckets of [`STOP_SECONDS`], in seconds: a stop takes milliseconds, and is given up after some seconds.
+pub const STOP_BUCKETS: &[f64] = &[0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0];
+/// The histogram of stops.
+pub const STOP_SECONDS: &str = "quell_stop_seconds";
+
+/// Every metric that counts up, and what it says.
+const COUNTERS: &[(&str, &str)] = &[
+    ("quell_runs_ended_total", "Runs that are over, by their verdict"),
+    ("quell_runs_with_leftovers_total", "Runs whose receipt names something that could not be given back"),
+    (
+        "quell_tokens_total",
+        "Tokens of runs that are over, by provider and direction; estimates where a provider tells none",
+    ),
+    ("quell_cost_micros_total", "What these tokens cost, in millionths of the currency of the agents' prices"),
+    ("quell_session_cleanup_failures_total", "Sessions whose clean-up failed"),
+    ("quell_channel_messages_total", "Messages that came by a chat network"),
+    ("quell_channel_answers_total", "Answers that a chat network has shown"),
+    ("quell_channel_undelivered_total", "Answers that a chat network has not shown, or not whole"),
+];
+
+/// Every metric that goes up and down, and what it says.
+const GAUGES: &[(&str, &str)] = &[
+    ("quell_runs", "Runs that are not over, by their state"),
+    ("quell_processes", "Processes of runs"),
+    ("quell_background_processes", "Commands in the background that live"),
+    ("quell_model_requests", "Requests to models under way"),
+    ("quell_sessions_live", "Sessions in memory"),
+    ("quell_sessions_awaited", "Callers that wait for a session"),
+    ("quell_sessions_unclean", "Sessions that could not be cleaned up"),
+    ("quell_streams", "Event streams and WebSockets that are open"),
+    ("quell_held", "1 while new runs are refused"),
+    ("quell_config_stale", "1 while the configuration file is wrong or wants a restart"),
+    ("quell_channel_connected", "1 while a chat network is connected"),
+];
+
+/// Tells the recorder what each metric says. It has to be installed. What may never happen is shown as 0 until it does.
+pub fn describe_metrics() {
+    for (name, help) in COUNTERS {
+        describe_counter!(*name, *help);
+    }
+    for (name, help) in GAUGES {
+        describe_gauge!(*name, *help);
+    }
+    for verdict in ["completed", "failed", "aborted"] {
+        counter!("quell_runs_ended_total", "verdict" => verdict).absolute(0);
+    }
+    counter!("quell_runs_with_leftovers_total").absolute(0);
+    counter!("quell_session_cleanup_failures_total").absolute(0);
+    describe_histogram!(STOP_SECONDS, Unit::Seconds, "From the request of a stop to the proof of its end");
+    describe_histogram!("quell_session_sweep_seconds", Unit::Seconds, "How long a sweep of idle sessions took");
+}
 
 pub(super) async fn healthz() -> Json<Value> {
     Json(json!({"status": "ok"}))
