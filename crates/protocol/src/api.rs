@@ -33,6 +33,7 @@ pub enum OnBusy {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SendRequest {
     /// The message.
+    #[schema(min_length = 1)]
     pub text: String,
     /// The agent; else the one the session key names, else the default.
     #[serde(default, skip_serializing_if = "Option::is_none")]

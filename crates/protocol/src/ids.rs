@@ -16,7 +16,7 @@ pub struct BadId {
 }
 
 macro_rules! id {
-    ($(#[$doc:meta])* $name:ident, $what:literal, $check:expr) => {
+    ($(#[$doc:meta])* $name:ident, $what:literal, ($most:literal, $pattern:expr), $check:expr) => {
         $(#[$doc])*
         #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
         #[serde(transparent)]
@@ -70,7 +70,9 @@ macro_rules! id {
 
         impl utoipa::PartialSchema for $name {
             fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::schema::Schema> {
-                String::schema()
+                use utoipa::openapi::schema::{ObjectBuilder, Type};
+                let text = ObjectBuilder::new().schema_type(Type::String);
+                text.min_length(Some(1)).max_length(Some($most)).pattern(Some($pattern)).into()
             }
         }
 
@@ -81,7 +83,7 @@ macro_rules! id {
 id!(
     /// One execution. 1-128 characters of `[A-Za-z0-9._:-]`: the same alphabet as an idempotency key, which becomes the run
     /// id when one is given. `.` and `..` are none: every URL parser folds them away, and the stop of such a run would be another.
-    RunId, "run id", |text| {
+    RunId, "run id", (128, "^[A-Za-z0-9._:-]+$"), |text| {
         if matches!(text, "." | "..") {
             return Err("is a path segment that URLs fold away");
         }
@@ -97,12 +99,12 @@ id!(
 
 id!(
     /// A durable conversation. Opaque text of 1-512 characters without control characters, returned unchanged (row A11).
-    SessionKey, "session key", |text| printable(text, 512)
+    SessionKey, "session key", (512, PRINTABLE), |text| printable(text, 512)
 );
 
 id!(
     /// A configured agent. 1-128 characters without control characters; `/` is legal and percent-encoded in paths.
-    AgentId, "agent id", |text| {
+    AgentId, "agent id", (128, PRINTABLE), |text| {
         match text {
             "." | ".." => Err("is a path segment that URLs fold away"),
             _ if text.trim().is_empty() => Err("is empty"),
@@ -113,13 +115,16 @@ id!(
 
 id!(
     /// One tool invocation, as the model named it. Providers choose these, so only emptiness and absurd length are refused.
-    CallId, "call id", |text| printable(text, 512)
+    CallId, "call id", (512, PRINTABLE), |text| printable(text, 512)
 );
 
 id!(
     /// Who asks: the name of a token, or channel and sender.
-    Principal, "principal", |text| printable(text, 256)
+    Principal, "principal", (256, PRINTABLE), |text| printable(text, 256)
 );
+
+/// As a pattern of JSON Schema: no control character.
+const PRINTABLE: &str = "^[^\\u0000-\\u001f\\u007f-\\u009f]+$";
 
 fn printable(text: &str, most: usize) -> Result<(), &'static str> {
     if text.is_empty() {

@@ -173,6 +173,9 @@ pub struct ProcessFactsIfAny {
     /// Signal that ended the leader, if one did.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub signal: Option<i32>,
+    /// What ended its descendants, or would have; absent when it never ran.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub held_by: Option<Containment>,
 }
 
 /// What the warden reported about a process tree.
@@ -255,8 +258,9 @@ mod tests {
 
     #[test]
     fn the_schema_of_process_facts_has_all_of_them() {
+        let held_by = Some(Containment::Namespace);
         let facts =
-            ProcessFacts { pid: 7, command: "x".into(), swept: 1, exit_code: Some(0), signal: Some(9), held_by: None };
+            ProcessFacts { pid: 7, command: "x".into(), swept: 1, exit_code: Some(0), signal: Some(9), held_by };
         let written = serde_json::to_value(&facts).unwrap();
         let read: ProcessFactsIfAny = serde_json::from_value(written.clone()).unwrap();
         assert_eq!(serde_json::to_value(read).unwrap(), written);

@@ -39,10 +39,13 @@ impl fmt::Debug for Secret {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SessionRequest {
     /// Whose chat it is.
+    #[schema(min_length = 1)]
     pub user_id: String,
     /// Which chat.
+    #[schema(min_length = 1)]
     pub chat_id: String,
     /// The provider that serves its models.
+    #[schema(min_length = 1)]
     pub provider: String,
     /// The agent; else the default one.
     #[serde(default, skip_serializing_if = "Option::is_none")]

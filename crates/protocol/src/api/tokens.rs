@@ -147,6 +147,7 @@ pub struct TokenRow {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TokenRequest {
     /// The token's name, which is its principal.
+    #[schema(min_length = 1)]
     pub name: String,
     /// What it may do: one word, or a list such as `["write", "approve"]`.
     pub scope: TokenScopes,

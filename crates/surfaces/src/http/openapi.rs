@@ -80,6 +80,7 @@ pub(super) async fn document(State(door): State<Door>, _visitor: super::Visitor)
 
 fn build(cookie: &str) -> Value {
     let mut document = serde_json::to_value(Schemas::openapi()).unwrap_or_default();
+    say_unsigned(&mut document);
     let codes: Vec<&str> = ErrorCode::ALL.iter().map(|code| code.as_str()).collect();
     document["info"] = json!({
         "title": "Quell",
@@ -99,6 +100,23 @@ fn build(cookie: &str) -> Value {
     }
     document["paths"] = Value::Object(paths);
     document
+}
+
+/// Numbers without a sign are derived with the format of those with one, which has half of their range.
+fn say_unsigned(schema: &mut Value) {
+    let format = match (schema.get("minimum").and_then(Value::as_u64), schema.get("format").and_then(Value::as_str)) {
+        (Some(0), Some("int64")) => Some("uint64"),
+        (Some(0), Some("int32")) => Some("uint32"),
+        _ => None,
+    };
+    if let Some(format) = format {
+        schema["format"] = json!(format);
+    }
+    match schema {
+        Value::Object(fields) => fields.values_mut().for_each(say_unsigned),
+        Value::Array(items) => items.iter_mut().for_each(say_unsigned),
+        _ => {}
+    }
 }
 
 fn operation(row: &Row) -> Value {
@@ -132,25 +150,39 @@ fn operation(row: &Row) -> Value {
 
 /// What many routes answer for the same reasons.
 fn shared_answers(row: &Row) -> Vec<Answer> {
-    let mut answers = Vec::new();
-    if row.access() != Access::Probe {
+    let mut answers = vec![(431, "none", "the head of the request is too large, or has too many fields")];
+    if row.access() == Access::Probe {
+        answers.push((503, "Problem", "the daemon has no descriptors left but for stops"));
+    } else {
         answers.push((421, "Problem", "the Host is none of the daemon's; add it to allowed_hosts in [server]"));
     }
     if row.access() == Access::Token {
         answers.push((401, "Problem", "a valid token is needed"));
         answers.push((403, "Problem", "the token's scope does not allow it, or the web origin may not ask"));
     }
+    if row.access() == Access::Token || row.path.contains("sign-in") {
+        answers.push((
+            429,
+            "Problem",
+            "too many requests with a bad token came from this address; Retry-After says how long",
+        ));
+    }
     if row.path.starts_with("/api/sign-") {
         answers.push((403, "Problem", "the web origin may not ask"));
     }
     let is_api = row.path.starts_with("/api/");
-    if is_api || row.path.contains('{') {
-        answers.push((503, "Problem", "the database cannot be used, or the daemon is closing"));
+    let unusable = match is_api || row.path.contains('{') {
+        true => "the database cannot be used, the daemon is closing, or it receives or holds all that it can",
+        false => "the daemon has no descriptors left but for stops",
+    };
+    if row.access() != Access::Probe {
+        answers.push((503, "Problem", unusable));
     }
     if row.takes.is_some() || row.path.contains('{') || !row.queries().is_empty() {
         answers.push((400, "Problem", "the request is not valid; the detail says what"));
     }
     if row.takes.is_some() {
+        answers.push((408, "Problem", "the body did not come in time"));
         answers.push((413, "Problem", "larger than request_body_bytes in [limits]"));
         answers.push((415, "Problem", "the body is not JSON, or not said to be"));
     }
