@@ -146,11 +146,20 @@ impl Picture {
         if !head.ends_with(";base64") {
             return Err(Unseen::NoPicture);
         }
+        Self::of_base64(data).map(|(picture, _)| picture)
+    }
+
+    /// The picture that this base64 is, with its bytes.
+    ///
+    /// # Errors
+    /// As [`Picture::of`].
+    pub fn of_base64(data: &str) -> Result<(Self, Vec<u8>), Unseen> {
         // Each four signs are three bytes: what is too long need not be decoded.
         if data.len() / 4 * 3 > LARGEST + 3 {
             return Err(Unseen::TooLarge);
         }
-        Self::of(&base64::decode(data).ok_or(Unseen::NoPicture)?)
+        let bytes = base64::decode(data).ok_or(Unseen::NoPicture)?;
+        Ok((Self::of(&bytes)?, bytes))
     }
 
     /// Such as `image/png`.

@@ -24,7 +24,7 @@ use quell_protocol::{CallEnd, CallId, RunId, Usage, Verdict};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::picture::weight;
+use crate::picture::{sources, weight};
 pub(crate) use compaction::newest_compaction;
 pub use compaction::{Compaction, readable, turns_to_summarise};
 pub use draft::TurnDraft;
@@ -128,6 +128,9 @@ pub struct CallResult {
     pub end: CallEnd,
     /// What the model reads.
     pub output: String,
+    /// The pictures that came with it, as absolute paths of their files: a model that sees is shown them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pictures: Vec<String>,
     /// Exit code, where the call was a command that exited. For people; a model reads it in the output.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<i32>,
@@ -143,7 +146,12 @@ impl CallResult {
     /// A result that says only this.
     #[must_use]
     pub fn new(end: CallEnd, output: impl Into<String>) -> Self {
-        Self { end, output: output.into(), code: None, took_us: None, at: None }
+        Self { end, output: output.into(), pictures: Vec::new(), code: None, took_us: None, at: None }
+    }
+
+    /// The sources of its pictures.
+    pub(crate) fn sources(&self) -> impl Iterator<Item = &str> {
+        self.pictures.iter().map(String::as_str)
     }
 
     /// Milliseconds that the call took, where they are known.
@@ -305,11 +313,11 @@ impl Turn {
         seal::is_blindness(&self.verdict)
     }
 
-    /// What the user said in it, in order.
-    pub(crate) fn said(&self) -> impl Iterator<Item = &str> {
-        self.items.iter().filter_map(|item| match item {
-            Item::User { text, .. } => Some(text.as_str()),
-            Item::Assistant(_) => None,
+    /// The sources of its pictures, in order: in what the user said, and with the results of calls.
+    pub(crate) fn pictures(&self) -> impl Iterator<Item = &str> {
+        self.items.iter().flat_map(|item| match item {
+            Item::User { text, .. } => sources(text).collect::<Vec<_>>(),
+            Item::Assistant(message) => message.calls().flat_map(|call| call.result.sources()).collect(),
         })
     }
 

@@ -8,7 +8,8 @@
 //! request as long as the turns before it stay. The note about its end is part of it and fixed when it is sealed; it is user
 //! text after its last results, and the next user text is appended to the same message, so the message only ever grows at
 //! its end. What stands before the text of the run at work (its preamble) is the same in all requests of that run, and in none
-//! after it. Pictures are part of what a user said (`pictures`); who has read them hands them in.
+//! after it. Pictures are part of what a user said or a tool answered (`pictures`); who has read
+//! them hands them in.
 
 pub mod anthropic;
 mod circumstances;
@@ -70,15 +71,17 @@ pub struct Violation {
 /// One side's words. Sides alternate, except that results stand between two assistant lines.
 enum Line<'a> {
     User(Vec<Part<'a>>),
-    Assistant(Message<Called>),
+    Assistant(Message<Called<'a>>),
 }
 
 /// A call with its result, in words that every provider takes.
-struct Called {
+struct Called<'a> {
     id: String,
     tool: String,
     arguments: Map<String, Value>,
     output: String,
+    /// The pictures of the result, for a reader who sees them.
+    pictures: Vec<Part<'a>>,
     failed: bool,
 }
 
@@ -170,10 +173,11 @@ impl<'a> Script<'a> {
             match item {
                 Item::User { text, .. } => self.hear_user(text),
                 Item::Assistant(message) => {
+                    let (names, sight, past) = (&mut self.names, self.sight, &mut self.past);
                     let said = message.clone().map_calls(|call| {
-                        let id = self.names.name(run, ordinal, call.call.id.as_str());
+                        let id = names.name(run, ordinal, call.call.id.as_str());
                         ordinal += 1;
-                        called(id, &call)
+                        called(id, &call, sight, past)
                     });
                     self.say(said);
                 }
@@ -220,9 +224,9 @@ impl<'a> Script<'a> {
         self.hear_parts(said);
     }
 
-    fn say(&mut self, message: Message<Called>) {
+    fn say(&mut self, message: Message<Called<'a>>) {
         let own = message.model.as_deref() == Some(self.reader);
-        let taken = |block: &Block<Called>| match block {
+        let taken = |block: &Block<Called<'a>>| match block {
             Block::Thinking(thinking) => own && (self.takes)(thinking),
             Block::Text { .. } | Block::Call(_) => true,
         };
@@ -246,8 +250,8 @@ impl<'a> Script<'a> {
 
 /// The blocks as every provider takes them: what was said in one piece is one, no text is blank, and reasoning leads to
 /// something.
-fn spoken(blocks: impl Iterator<Item = Block<Called>>) -> Vec<Block<Called>> {
-    let mut said: Vec<Block<Called>> = Vec::new();
+fn spoken<'a>(blocks: impl Iterator<Item = Block<Called<'a>>>) -> Vec<Block<Called<'a>>> {
+    let mut said: Vec<Block<Called<'a>>> = Vec::new();
     for block in blocks {
         match (said.last_mut(), block) {
             (Some(Block::Text { text: before }), Block::Text { text }) => before.push_str(&text),
@@ -269,14 +273,19 @@ fn append(before: &mut String, text: &str) {
     }
 }
 
-fn called(id: String, call: &AnsweredCall) -> Called {
-    let output = &call.result.output;
+fn called<'a>(id: String, call: &AnsweredCall, sight: Sight<'a>, past: &mut usize) -> Called<'a> {
+    let result = &call.result;
+    let (said, pictures) = match sight {
+        Sight::Blind => (pictures::told(result), Vec::new()),
+        Sight::Of(pictures) => (result.output.as_str().into(), pictures::of_result(result, pictures, past)),
+    };
     Called {
         id,
         tool: tool_name(&call.call.tool),
         arguments: object(&call.call.arguments),
-        output: if blank(output) { NO_OUTPUT.into() } else { output.clone() },
-        failed: call.result.end != CallEnd::Ok,
+        output: if blank(&said) { NO_OUTPUT.into() } else { said.into_owned() },
+        pictures,
+        failed: result.end != CallEnd::Ok,
     }
 }
 

@@ -10,6 +10,7 @@ use super::output::{Clipped, shortened};
 use super::{
     AnsweredCall, AssistantMessage, Block, CallResult, Compaction, ForPeople, Item, Message, Thinking, ToolCall, ids,
 };
+use crate::picture::sources;
 
 /// A growing turn.
 #[derive(Debug, Clone, PartialEq)]
@@ -34,6 +35,16 @@ struct DraftCall {
     state: CallState,
     /// How long it had run when it was cut off, in microseconds.
     ran_us: Option<u64>,
+}
+
+impl DraftCall {
+    fn pictures(&self) -> impl Iterator<Item = &str> {
+        let result = match &self.state {
+            CallState::Done(result) => Some(result),
+            CallState::Waiting | CallState::Running(_) => None,
+        };
+        result.into_iter().flat_map(CallResult::sources)
+    }
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -286,6 +297,14 @@ impl TurnDraft {
         self.entries.iter().filter_map(|entry| match entry {
             Entry::User { text, .. } => Some(text.as_str()),
             Entry::Message(_) => None,
+        })
+    }
+
+    /// The sources of its pictures, in order: in what the user said, and with the results of calls.
+    pub(crate) fn pictures(&self) -> impl Iterator<Item = &str> {
+        self.entries.iter().flat_map(|entry| match entry {
+            Entry::User { text, .. } => sources(text).collect::<Vec<_>>(),
+            Entry::Message(message) => message.calls().flat_map(DraftCall::pictures).collect(),
         })
     }
 

@@ -52,7 +52,7 @@ impl Speech {
         self.user(content);
     }
 
-    fn say(&mut self, said: &Message<Called>) {
+    fn say(&mut self, said: &Message<Called<'_>>) {
         if !self.results.is_empty() {
             let results = std::mem::take(&mut self.results);
             self.user(results);
@@ -97,7 +97,7 @@ fn takes(thinking: &Thinking) -> bool {
     }
 }
 
-fn block(block: &Block<Called>) -> Option<Value> {
+fn block(block: &Block<Called<'_>>) -> Option<Value> {
     Some(match block {
         Block::Thinking(Thinking::Shown { text, signature }) => {
             json!({"type": "thinking", "thinking": text, "signature": signature})
@@ -109,12 +109,19 @@ fn block(block: &Block<Called>) -> Option<Value> {
     })
 }
 
-fn call(call: &Called) -> Value {
+fn call(call: &Called<'_>) -> Value {
     json!({"type": "tool_use", "id": call.id, "name": call.tool, "input": call.arguments})
 }
 
-fn result(call: &Called) -> Value {
-    let mut block = json!({"type": "tool_result", "tool_use_id": call.id, "content": call.output});
+fn result(call: &Called<'_>) -> Value {
+    let content = match call.pictures.as_slice() {
+        [] => json!(call.output),
+        pictures => {
+            let text = json!({"type": "text", "text": call.output});
+            std::iter::once(text).chain(pictures.iter().map(part)).collect()
+        }
+    };
+    let mut block = json!({"type": "tool_result", "tool_use_id": call.id, "content": content});
     if call.failed {
         block["is_error"] = Value::Bool(true);
     }

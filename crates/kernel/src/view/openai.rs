@@ -18,16 +18,38 @@ pub fn messages(prompt: &Prompt<'_>) -> Vec<Value> {
     if !blank(prompt.system) {
         messages.push(json!({"role": "system", "content": prompt.system}));
     }
+    // Results of tools are text alone here: their pictures open the message of the user that follows.
+    let mut shown: Vec<Value> = Vec::new();
     for line in lines(prompt, &Dialect { legal_id, takes }) {
         match line {
-            Line::User(parts) => messages.push(json!({"role": "user", "content": heard(&parts, prompt.sight)})),
+            Line::User(parts) if shown.is_empty() => {
+                messages.push(json!({"role": "user", "content": heard(&parts, prompt.sight)}));
+            }
+            Line::User(parts) => {
+                shown.extend(parts.iter().map(part));
+                messages.extend(user(std::mem::take(&mut shown)));
+            }
             Line::Assistant(said) => {
+                messages.extend(user(std::mem::take(&mut shown)));
                 messages.push(assistant(&said));
                 messages.extend(said.calls().map(result));
+                let mut pictures = said.calls().flat_map(|call| &call.pictures).map(part).peekable();
+                if pictures.peek().is_some() {
+                    shown.push(json!({"type": "text", "text": OF_TOOLS}));
+                    shown.extend(pictures);
+                }
             }
         }
     }
+    messages.extend(user(shown));
     messages
+}
+
+/// Stands before the pictures of results, which are no words of the user.
+const OF_TOOLS: &str = "[The pictures in the results of the tools above, in their order:]";
+
+fn user(parts: Vec<Value>) -> Option<Value> {
+    (!parts.is_empty()).then(|| json!({"role": "user", "content": parts}))
 }
 
 /// Servers of models that read text alone take nothing but text; a message to one that sees is always a list of parts, so that
@@ -48,7 +70,7 @@ fn part(part: &Part<'_>) -> Value {
     json!({"type": "image_url", "image_url": {"url": url}})
 }
 
-fn assistant(said: &Message<Called>) -> Value {
+fn assistant(said: &Message<Called<'_>>) -> Value {
     let text = said.text();
     let calls: Vec<Value> = said.calls().map(call).collect();
     if calls.is_empty() {
@@ -74,13 +96,13 @@ fn open(thinking: &Thinking) -> Option<&str> {
     }
 }
 
-fn call(call: &Called) -> Value {
+fn call(call: &Called<'_>) -> Value {
     // Arguments are JSON inside a string here.
     let arguments = Value::Object(call.arguments.clone()).to_string();
     json!({"id": call.id, "type": "function", "function": {"name": call.tool, "arguments": arguments}})
 }
 
-fn result(call: &Called) -> Value {
+fn result(call: &Called<'_>) -> Value {
     json!({"role": "tool", "tool_call_id": call.id, "content": call.output})
 }
 

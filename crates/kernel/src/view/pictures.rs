@@ -1,15 +1,17 @@
 //! Which pictures a request shows, and what stands in the place of those that it does not.
 //!
 //! Pictures are user text like any other: a sealed turn shows the same ones in every later request, until there are more than
-//! one request takes. Then the oldest give way, several at a time, so that the beginning of the requests changes seldom.
+//! one request takes. Then the oldest give way, several at a time, so that the beginning of the requests changes seldom. Those
+//! that tools answered with count among them, in the order in which they came.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
 use super::seen;
-use crate::picture::{Picture, Piece, Source, Unseen, pieces, sources};
-use crate::turn::{Turn, TurnDraft, blank};
+use crate::picture::{Picture, Piece, Source, Unseen, pieces};
+use crate::turn::{CallResult, Turn, TurnDraft, blank};
 
 /// The most pictures of one request.
 pub const MOST: usize = 20;
@@ -30,7 +32,7 @@ pub enum Sight<'a> {
     Of(&'a Pictures),
 }
 
-/// The pictures that were found for a prompt, by the source in their marker. Their data is in no print.
+/// The pictures that were found for a prompt, by their source. Their data is in no print.
 #[derive(Clone, Default)]
 pub struct Pictures(BTreeMap<String, Result<Picture, Unseen>>);
 
@@ -43,7 +45,7 @@ pub struct Shown {
     pub bytes: usize,
 }
 
-/// A piece of what a user says, as a dialect spells it.
+/// A piece of what a user says or a tool answers, as a dialect spells it.
 pub(super) enum Part<'a> {
     Text(String),
     Picture(&'a Picture),
@@ -105,7 +107,7 @@ pub(super) fn past(turns: &[Arc<Turn>], draft: Option<&TurnDraft>) -> usize {
 fn census<'a>(turns: &'a [Arc<Turn>], draft: Option<&'a TurnDraft>) -> (Vec<&'a str>, usize) {
     let (mut all, mut refused) = (Vec::new(), 0);
     for turn in seen(turns, draft).0 {
-        let own = turn.said().flat_map(sources);
+        let own = turn.pictures();
         if !turn.is_left_out() {
             all.extend(own);
         } else if turn.is_unseen() && own.count() == 0 {
@@ -113,10 +115,35 @@ fn census<'a>(turns: &'a [Arc<Turn>], draft: Option<&'a TurnDraft>) -> (Vec<&'a 
             refused = all.len();
         }
     }
-    all.extend(draft.into_iter().flat_map(TurnDraft::said).flat_map(sources));
+    all.extend(draft.into_iter().flat_map(TurnDraft::pictures));
     let rest = all.len() - refused;
     let surplus = rest.saturating_sub(MOST).next_multiple_of(GIVE_WAY).min(rest);
     (all, refused + surplus)
+}
+
+/// The pictures of a result, for a reader who sees these. Of them the first `past` are not shown; they are counted down.
+pub(super) fn of_result<'a>(result: &CallResult, pictures: &'a Pictures, past: &mut usize) -> Vec<Part<'a>> {
+    let part = |source: &String| {
+        if *past > 0 {
+            *past -= 1;
+            return Part::Text(PAST.to_owned());
+        }
+        match pictures.0.get(source) {
+            Some(Ok(picture)) => Part::Picture(picture),
+            Some(Err(unseen)) => Part::Text(unseen.words().to_owned()),
+            None => Part::Text(PAST.to_owned()),
+        }
+    };
+    result.pictures.iter().map(part).collect()
+}
+
+/// A result, for a reader who sees no pictures.
+pub(super) fn told(result: &CallResult) -> Cow<'_, str> {
+    match result.pictures.len() {
+        0 => Cow::Borrowed(&result.output),
+        1 => Cow::Owned(format!("{}\n{BLIND}", result.output)),
+        count => Cow::Owned(format!("{}\n({count} pictures, which this model cannot see)", result.output)),
+    }
 }
 
 /// What a user said, for a reader who sees no pictures.

@@ -138,14 +138,14 @@ fn arrangement(findings: &mut Findings, role: &str, list: &[Value], place: &str)
     }
 }
 
-fn block(findings: &mut Findings, block: &Value, kinds: &[&str], place: &str) {
-    let kind = kind(block);
+fn block(findings: &mut Findings, value: &Value, kinds: &[&str], place: &str) {
+    let kind = kind(value);
     if !kinds.contains(&kind) {
         findings.add(Rule::ContentType, place, format!("{kind:?} is no block of this role"));
         return;
     }
     let empty = Map::new();
-    let object = block.as_object().unwrap_or(&empty);
+    let object = value.as_object().unwrap_or(&empty);
     let text = |name: &str| object.get(name).and_then(Value::as_str).filter(|text| !blank(text));
     match kind {
         "text" => {
@@ -180,8 +180,14 @@ fn block(findings: &mut Findings, block: &Value, kinds: &[&str], place: &str) {
         }
         "tool_result" => {
             findings.unknown_fields(object, &["type", "tool_use_id", "content", "is_error", "cache_control"], place);
-            if !matches!(object.get("content"), None | Some(Value::String(_) | Value::Array(_))) {
-                findings.add(Rule::ContentType, place, "the content of a result is neither text nor blocks");
+            match object.get("content") {
+                None | Some(Value::String(_)) => {}
+                Some(Value::Array(blocks)) => {
+                    for (nth, value) in blocks.iter().enumerate() {
+                        block(findings, value, &["text", "image"], &format!("{place}.content[{nth}]"));
+                    }
+                }
+                Some(_) => findings.add(Rule::ContentType, place, "the content of a result is neither text nor blocks"),
             }
         }
         _ => {}

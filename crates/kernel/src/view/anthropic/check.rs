@@ -77,9 +77,16 @@ impl Reader {
         let id = block.get("tool_use_id").and_then(Value::as_str).ok_or("has a result that names no call")?;
         let place = self.open.iter().position(|open| open == id).ok_or("answers no call of the message before")?;
         self.open.remove(place);
-        let content = block.get("content").and_then(Value::as_str).ok_or("has a result without text")?;
-        if content.trim().is_empty() {
-            return Err("has an empty result");
+        match block.get("content") {
+            Some(Value::String(text)) if text.trim().is_empty() => return Err("has an empty result"),
+            Some(Value::Array(parts)) if parts.is_empty() => return Err("has an empty result"),
+            Some(Value::String(_)) => {}
+            Some(Value::Array(parts)) => parts.iter().try_for_each(|part| match kind(part)? {
+                "text" => text(part),
+                "image" => picture(part),
+                _ => Err("has a result with a block that is neither text nor a picture"),
+            })?,
+            _ => return Err("has a result without text"),
         }
         match block.get("is_error") {
             None | Some(Value::Bool(_)) => Ok(()),

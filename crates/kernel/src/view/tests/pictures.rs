@@ -176,7 +176,69 @@ fn what_was_found_once_stays_as_it_was() {
     assert_eq!(openai[1]["text"], Unseen::Gone.words());
 }
 
-/// Histories in which every other text has a picture at its end.
+/// A turn in which a tool answered with these pictures.
+fn shown_by_a_tool(pictures: &[&str]) -> TurnDraft {
+    let mut draft = draft("run-1", "show me");
+    let call = ToolCall::from_wire("c1", "test__picture", json!({}));
+    let calls = draft.finish_message(AssistantMessage::new(Vec::new(), "", vec![call]));
+    draft.begin_call(&calls[0].id);
+    let pictures = pictures.iter().map(|&source| source.to_owned()).collect();
+    draft.finish_call(&calls[0].id, CallResult { pictures, ..CallResult::new(CallEnd::Ok, "look") });
+    draft
+}
+
+#[test]
+fn pictures_of_a_result_stand_in_it_or_behind_it() {
+    let (pictures, draft) = (found(), shown_by_a_tool(&["/a", "/gone"]));
+    let [openai, anthropic] = views(&[], Some(&draft), Sight::Of(&pictures));
+    assert_eq!(openai[2]["content"], "look");
+    let data = pictures_data("/a");
+    let url = format!("data:image/png;base64,{data}");
+    let says = json!([
+        {"type": "text", "text": "[The pictures in the results of the tools above, in their order:]"},
+        {"type": "image_url", "image_url": {"url": url}},
+        {"type": "text", "text": Unseen::Gone.words()},
+    ]);
+    assert_eq!((&openai[3]["role"], &openai[3]["content"]), (&json!("user"), &says));
+    let source = json!({"type": "base64", "media_type": "image/png", "data": data});
+    let says = json!([
+        {"type": "text", "text": "look"},
+        {"type": "image", "source": source},
+        {"type": "text", "text": Unseen::Gone.words()},
+    ]);
+    assert_eq!(
+        (&anthropic[2]["content"][0]["type"], &anthropic[2]["content"][0]["content"]),
+        (&json!("tool_result"), &says)
+    );
+}
+
+#[test]
+fn a_model_that_reads_text_is_told_of_the_pictures_of_a_result() {
+    for (sources, says) in [
+        (&["/a"][..], "look\n(a picture, which this model cannot see)"),
+        (&["/a", "/b"], "look\n(2 pictures, which this model cannot see)"),
+    ] {
+        let [openai, anthropic] = views(&[], Some(&shown_by_a_tool(sources)), Sight::Blind);
+        assert_eq!((&openai[2]["content"], openai.len()), (&json!(says), 3));
+        assert_eq!(anthropic[2]["content"][0]["content"], says);
+    }
+}
+
+#[test]
+fn pictures_of_results_give_way_like_those_of_users() {
+    let sources: Vec<String> = (0..=MOST_PICTURES).map(|nth| format!("/{nth}")).collect();
+    let sources: Vec<&str> = sources.iter().map(String::as_str).collect();
+    let draft = shown_by_a_tool(&sources);
+    let pictures = all(&[], Some(&draft));
+    let wanted = wanted(&[], Some(&draft));
+    assert_eq!((wanted.len(), wanted[0].as_str()), (MOST_PICTURES - 4, "/5"), "five give way at once");
+    let [_, anthropic] = views(&[], Some(&draft), Sight::Of(&pictures));
+    let parts = anthropic[2]["content"][0]["content"].as_array().unwrap();
+    assert_eq!(parts.iter().filter(|part| part["type"] == "image").count(), MOST_PICTURES - 4);
+    assert_eq!(shown(&[], Some(&draft), Sight::Of(&pictures)).count, MOST_PICTURES - 4);
+}
+
+/// Histories in which every other text, and every other result, has a picture.
 fn pictured() -> impl Strategy<Value = Vec<Ended>> {
     let mark = |text: &mut String, number: usize| {
         if number.is_multiple_of(2) {
@@ -187,8 +249,12 @@ fn pictured() -> impl Strategy<Value = Vec<Ended>> {
         for (number, end) in conversation.iter_mut().enumerate() {
             mark(&mut end.story.user, number);
             for (step, what) in end.story.steps.iter_mut().enumerate() {
-                if let Step::User(text) = what {
-                    mark(text, number + step);
+                match what {
+                    Step::User(text) => mark(text, number + step),
+                    Step::Finish(_, result) if step.is_multiple_of(2) => {
+                        result.pictures = vec![["/a", "/gone", "/b"][step % 3].to_owned()];
+                    }
+                    _ => {}
                 }
             }
         }
@@ -217,7 +283,7 @@ proptest! {
         // What makes older pictures leave is another test's.
         conversation.retain(|end| !matches!(&end.verdict, Verdict::Failed { code, .. } if code == VISION));
         let (turns, pictures) = (turns(&conversation), found());
-        let total: usize = turns.iter().flat_map(|turn| turn.said()).flat_map(crate::picture::sources).count();
+        let total: usize = turns.iter().flat_map(|turn| turn.pictures()).count();
         prop_assume!(total <= MOST_PICTURES);
         for count in 0..turns.len() {
             let [openai, anthropic] = views_without_end(&turns[..count], &pictures);
