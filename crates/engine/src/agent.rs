@@ -8,6 +8,7 @@ mod approve;
 mod compact;
 mod config;
 mod delegate;
+mod keep_pictures;
 mod pictures;
 mod remember;
 mod rights;
@@ -349,8 +350,9 @@ impl Job<'_> {
         let output_limit = self.workshop.limits.tool_output_bytes;
         let mut spot = CallSpot { scope: self.scope, output_limit, sink: &mut sink };
         // waits: the spot holds the scope; a stop is seen through by the errand, within its grace.
-        if let Some(result) = self.visit.call(&call.tool, &call.arguments, &mut spot).await {
-            return result;
+        if let Some(answer) = self.visit.call(&call.tool, &call.arguments, &mut spot).await {
+            // waits: on a thread of the scope, which is told of a stop.
+            return Ok(self.keep_pictures(answer?).await);
         }
         let run = self.pen.run();
         let owner = Owner { session: run.session.clone(), run: run.id.clone(), principal: run.principal.clone() };

@@ -44,6 +44,7 @@ pub use late_calls::LateFact;
 use late_calls::LateListener;
 pub use names::server_of;
 pub use probe::{Health, probe};
+pub use result::ToolAnswer;
 use server::Server;
 use slot::{Birth, Order, Slot, State, Use};
 pub use visit::{CallSpot, Visit, Visitor};

@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::late_calls::UnconfirmedCall;
-use super::result;
+use super::result::{self, ToolAnswer};
 use super::settle::{self, Reason};
 use super::slot::{Link, Order, Over, Slot, State, Use};
 use super::trouble::Trouble;
@@ -31,7 +31,7 @@ pub(super) enum News {
     /// The server reports this.
     Progress(String),
     /// The call is over.
-    Done(CallResult),
+    Done(ToolAnswer),
 }
 
 /// Waits until a server works. While it starts, the scope's ledger holds it; with the last one who waited for it gone, it is
@@ -222,16 +222,16 @@ impl Errand {
         let (result, how) = match turn {
             Turn::Answered(answer) => match *answer {
                 Err(ServiceError::TransportClosed) => {
-                    (self.broken(&self.lost("it ended its answer too early".to_owned()).await), "failed")
+                    (self.broken(&self.lost("it ended its answer too early".to_owned()).await).into(), "failed")
                 }
                 Err(ServiceError::TransportSend(error)) => {
                     let trouble = Trouble::of_transport(&*error.error, &self.claim.slot().server.config);
                     let problem = trouble.map_or("it does not read its input".to_owned(), |trouble| trouble.why);
-                    (self.broken(&self.lost(problem).await), "failed")
+                    (self.broken(&self.lost(problem).await).into(), "failed")
                 }
                 answer => (result::of_answer(answer, server, self.limit), "finished"),
             },
-            Turn::Ended(cause) => (self.broken(&cause), "failed"),
+            Turn::Ended(cause) => (self.broken(&cause).into(), "failed"),
             Turn::Cancelled(_) => return,
         };
         if let Some(id) = id {

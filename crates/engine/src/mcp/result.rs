@@ -1,16 +1,32 @@
-//! What a server answered, as text that a model reads.
+//! What a server answered, as text that a model reads, and the pictures that came with it.
 
 use quell_kernel::turn::CallResult;
 use quell_protocol::CallEnd;
 use rmcp::ServiceError;
 use rmcp::model::{CallToolResult, ContentBlock, ResourceContents, ServerResult};
 
-/// The result of a call, in at most `limit` bytes.
-pub(super) fn of_answer(answer: Result<ServerResult, ServiceError>, server: &str, limit: usize) -> CallResult {
-    match answer {
+/// What a call came to.
+#[derive(Debug, PartialEq)]
+pub struct ToolAnswer {
+    /// Its result, in words.
+    pub result: CallResult,
+    /// The pictures that came with it, each as base64 that nobody has looked at yet.
+    pub pictures: Vec<String>,
+}
+
+impl From<CallResult> for ToolAnswer {
+    fn from(result: CallResult) -> Self {
+        Self { result, pictures: Vec::new() }
+    }
+}
+
+/// What a call came to, its words in at most `limit` bytes.
+pub(super) fn of_answer(answer: Result<ServerResult, ServiceError>, server: &str, limit: usize) -> ToolAnswer {
+    let problem = match answer {
         Ok(ServerResult::CallToolResult(result)) => {
             let end = if result.is_error == Some(true) { CallEnd::Error } else { CallEnd::Ok };
-            CallResult::new(end, bounded(text(&result), limit))
+            let told = CallResult::new(end, bounded(text(&result), limit));
+            return ToolAnswer { result: told, pictures: result.content.into_iter().filter_map(picture).collect() };
         }
         Ok(_) => error(format!("the MCP server {server} answered with something that is no result of a tool"), limit),
         Err(ServiceError::McpError(refusal)) => {
@@ -18,7 +34,8 @@ pub(super) fn of_answer(answer: Result<ServerResult, ServiceError>, server: &str
         }
         // The connection's own failures were told apart before.
         Err(_) => error(format!("the call of the MCP server {server} failed: it gave no answer that fits"), limit),
-    }
+    };
+    problem.into()
 }
 
 /// A call that was stopped while it ran, and what became of it.
@@ -41,6 +58,13 @@ fn text(result: &CallToolResult) -> String {
         parts.push(structured.to_string());
     }
     if parts.is_empty() { "(no output)".to_owned() } else { parts.join("\n") }
+}
+
+fn picture(block: ContentBlock) -> Option<String> {
+    match block {
+        ContentBlock::Image(image) => Some(image.data),
+        _ => None,
+    }
 }
 
 fn part(block: &ContentBlock) -> String {
@@ -91,9 +115,13 @@ mod tests {
 
     use super::*;
 
-    fn answer(result: serde_json::Value) -> CallResult {
+    fn whole(result: serde_json::Value) -> ToolAnswer {
         let result: CallToolResult = serde_json::from_value(result).unwrap();
         of_answer(Ok(ServerResult::CallToolResult(result)), "files", 200)
+    }
+
+    fn answer(result: serde_json::Value) -> CallResult {
+        whole(result).result
     }
 
     #[test]
@@ -115,13 +143,14 @@ mod tests {
 
     #[test]
     fn what_is_no_text_is_named_in_words() {
-        let result = answer(json!({"content": [
+        let ToolAnswer { result, pictures } = whole(json!({"content": [
             {"type": "image", "data": "AAAAAAAA", "mimeType": "image/png"},
             {"type": "resource_link", "name": "plan", "uri": "file:///plan"},
             {"type": "resource", "resource": {"uri": "file:///a", "text": "hello"}},
         ]}));
         let says = "[an image, image/png, 6 bytes]\n[a link to the resource plan at file:///plan]\n[the resource file:///a:]\nhello";
         assert_eq!(result.output, says);
+        assert_eq!(pictures, ["AAAAAAAA"]);
     }
 
     #[test]

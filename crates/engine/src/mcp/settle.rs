@@ -86,19 +86,19 @@ pub(super) async fn settle(errand: Errand, handle: RequestHandle<RoleClient>, li
         }
         Calm::Answered(Answered::Error) => {
             errand.held.release("cancelled");
-            told("has cancelled it")
+            told("has cancelled it").into()
         }
         Calm::Unconfirmed => {
             errand.held.release("unconfirmed");
-            told("was told to cancel it")
+            told("was told to cancel it").into()
         }
         Calm::Over(over) => {
             give_back(errand.held, &over, over.how);
-            told("ended with it")
+            told("ended with it").into()
         }
         Calm::Working(why) => {
             restart(errand, &id, why, reason).await;
-            told("went on with it and was ended")
+            told("went on with it and was ended").into()
         }
     };
     // Nobody takes it after a forced stop.

@@ -5,15 +5,15 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::future::join_all;
-use quell_kernel::turn::CallResult;
 use quell_protocol::{ResourceKind, RunId, SessionKey, ToolOutputStream};
 use serde_json::Value;
 use tokio::sync::mpsc;
 
 use super::errand::{Arrival, Errand, News, arrive};
 use super::names::server_of;
+use super::result::{self, ToolAnswer};
 use super::server::{Offered, Server};
-use super::{Endpoint, House, result};
+use super::{Endpoint, House};
 use crate::llm::ToolSpec;
 use crate::proc::OutputSink;
 use crate::scope::{Cancelled, Point, Scope};
@@ -110,7 +110,7 @@ impl Visit {
         tool: &str,
         given: &Value,
         spot: &mut CallSpot<'_>,
-    ) -> Option<Result<CallResult, Cancelled>> {
+    ) -> Option<Result<ToolAnswer, Cancelled>> {
         let server = self.servers.iter().find(|server| server_of(tool) == Some(&server.name))?;
         Some(self.call_on(server, tool, given, spot).await)
     }
@@ -121,9 +121,9 @@ impl Visit {
         tool: &str,
         given: &Value,
         spot: &mut CallSpot<'_>,
-    ) -> Result<CallResult, Cancelled> {
+    ) -> Result<ToolAnswer, Cancelled> {
         let (scope, limit) = (spot.scope, spot.output_limit);
-        let refusal = |text: String| Ok(result::error(text, limit));
+        let refusal = |text: String| Ok(result::error(text, limit).into());
         let arrival = scope.race(Point::McpStart, self.arrive(server, scope)).await?;
         let (claim, link) = match arrival {
             Ok(arrived) => arrived,

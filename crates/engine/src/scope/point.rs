@@ -56,6 +56,8 @@ pub enum Point {
     McpStart,
     /// A call is at an MCP server.
     McpCall,
+    /// The pictures that a server answered with are being kept.
+    KeepPictures,
     /// A sub-run is being let in.
     StartSubRun,
     /// A sub-run is at work.
@@ -96,6 +98,7 @@ impl Point {
         Self::Fetch,
         Self::McpStart,
         Self::McpCall,
+        Self::KeepPictures,
         Self::StartSubRun,
         Self::SubRun,
         Self::AfterTool,

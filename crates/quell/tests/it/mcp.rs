@@ -5,6 +5,7 @@ mod http;
 mod late;
 mod latency;
 mod lives;
+mod pictures;
 mod shared;
 mod stops;
 mod trouble;

@@ -237,7 +237,7 @@ fn at_the_end() -> Vec<Case> {
 fn points() -> Vec<Case> {
     let nth = |point: &Point| match point {
         // Once when it is entered and once when its thread is at work.
-        Point::Blocking | Point::Pictures | Point::Skills => vec![1, 2],
+        Point::Blocking | Point::Pictures | Point::KeepPictures | Point::Skills => vec![1, 2],
         Point::ModelStream | Point::ProcessWait | Point::Compaction => vec![1, 2],
         // The second time is the other agent's.
         Point::BeforeStep | Point::ContextBuilt | Point::AfterModel => vec![1, 2, 3],
@@ -265,6 +265,7 @@ fn points() -> Vec<Case> {
                 agent: "seeing",
                 ..Case::new(&name, |scene| Box::pin(a_picture_before(scene)), Moment::At(point, nth))
             },
+            Point::KeepPictures => Case::new(&name, show_a_picture, Moment::At(point, nth)),
             Point::Skills => Case { agent: "skilled", ..Case::new(&name, a_word, Moment::At(point, nth)) },
             Point::Attachments | Point::Delivery => {
                 Case { from: From::AChat, ..Case::new(&name, a_word, Moment::At(point, nth)) }
@@ -306,6 +307,10 @@ fn everything<'a>(scene: &'a Scene<'a>) -> Doing<'a> {
         .tool_call("c6", "remember", &json!({"text": "The fence is green.", "key": "fence"}))
         .tool_call("c7", "recall", &json!({"query": "fence"}));
     model_says(scene, [Behaviour::rate_limited("0"), batch.into()])
+}
+
+fn show_a_picture<'a>(scene: &'a Scene<'a>) -> Doing<'a> {
+    model_says(scene, [Behaviour::tool_call("c1", "test__picture", &json!({"text": "a dot"}))])
 }
 
 fn batch_of_two<'a>(scene: &'a Scene<'a>) -> Doing<'a> {
