@@ -226,17 +226,6 @@ impl Cell {
         self.facts().sealed.clone()
     }
 
-    /// The receipt, once ended.
-    #[must_use]
-    pub fn receipt(&self) -> Option<Receipt> {
-        self.facts().receipt.clone()
-    }
-
-    /// Looks at the receipt, once ended, without a copy of it.
-    pub fn with_receipt<T>(&self, look: impl FnOnce(&Receipt) -> T) -> Option<T> {
-        self.facts().receipt.as_ref().map(look)
-    }
-
     /// The verdict, once there is one.
     #[must_use]
     pub fn verdict(&self) -> Option<Verdict> {
