@@ -1,7 +1,7 @@
 //! The receipt in one line, the same on every screen: the words are the protocol's, the examples stand here.
 
 pub(crate) use quell_protocol::receipt::line::wall_ms;
-pub use quell_protocol::receipt::line::{amendment_lines, receipt_line};
+pub use quell_protocol::receipt::line::{amendment_lines, awaits_amendment, receipt_line};
 
 #[cfg(test)]
 mod tests {

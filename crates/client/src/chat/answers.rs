@@ -25,6 +25,7 @@ impl Chat {
             }
             Answer::Run { run, result } => {
                 self.polls.held.answered(now, Pace::Fast);
+                self.polls.unsettled.answered(now, Pace::Round);
                 self.heard(result, |chat, result| chat.run_seen(&run, result))
             }
             Answer::Active(result) => {
@@ -248,6 +249,10 @@ impl Chat {
         self.looking.retain(|looked| looked != id);
         let view = match result {
             Ok(view) => view,
+            Err(failure) if failure.kind == FailureKind::NotFound && self.transcript.has_ended(id) => {
+                self.unsettled.retain(|(run, _)| run != id);
+                return Vec::new();
+            }
             // A run below one of ours that was deleted with its session.
             Err(failure) if failure.kind == FailureKind::NotFound => {
                 self.transcript.below_mut(id, |below| below.state = BelowState::Over(String::new()));
@@ -273,7 +278,9 @@ impl Chat {
             holding.resources.clone_from(&view.held);
         }
         if let Some(end) = End::of_view(&view) {
-            if self.transcript.turn(id).is_some_and(|turn| turn.end.as_ref().is_some_and(|end| end.receipt.is_none())) {
+            let known = self.transcript.turn(id).and_then(|turn| turn.end.as_ref());
+            if known.is_some_and(|known| known.receipt.is_none() || known.unsettled) {
+                self.unsettled.retain(|(run, _)| run != id || end.unsettled);
                 self.transcript.turn_mut(id).into_iter().for_each(|turn| turn.end = Some(end.clone()));
             }
             self.transcript.below_mut(id, |below| {

@@ -225,6 +225,7 @@ pub(super) struct Polls {
     pub(super) hold: Poll,
     pub(super) active: Poll,
     pub(super) held: Poll,
+    pub(super) unsettled: Poll,
     /// Asked once, and again after the daemon was away.
     pub(super) agents: bool,
 }

@@ -32,6 +32,8 @@ pub(crate) struct Chat {
     pub(super) looking: Vec<RunId>,
     /// Messages that may have arrived although their answer was lost; their texts are back in the input.
     pub(super) doubts: Vec<(RunId, String)>,
+    /// Runs that are over and whose receipt may be amended, and until when they are asked about.
+    pub(super) unsettled: Vec<(RunId, Moment)>,
     /// Messages that were on their way when their session was left.
     pub(super) left_behind: Vec<LeftBehind>,
     /// Withdrawn messages whose texts are back in the input already: two answers may name the same one.
@@ -286,6 +288,7 @@ impl Chat {
             runs: Vec::new(),
             looking: Vec::new(),
             doubts: Vec::new(),
+            unsettled: Vec::new(),
             left_behind: Vec::new(),
             returned: BTreeSet::new(),
             policy: OnBusy::Queue,

@@ -438,6 +438,7 @@ impl Turn {
                 steps: None,
                 receipt: None,
                 amended: Vec::new(),
+                unsettled: false,
                 leftovers: false,
             });
         }

@@ -11,6 +11,8 @@ use super::transcript::Tone;
 
 /// How long a notice stands.
 const NOTICE: Duration = Duration::from_secs(6);
+/// How long it is asked whether the receipt of a run that is over was amended.
+const UNSETTLED: Duration = Duration::from_secs(600);
 
 impl Chat {
     /// Takes an input that came at `now`.
@@ -65,6 +67,10 @@ impl Chat {
         let below = self.transcript.open_below().next().is_some();
         if (self.is_active() || listed || below) && self.polls.active.is_due(now) {
             questions.push(Question::Active);
+        }
+        self.unsettled.retain(|(run, until)| now < *until && self.transcript.has_ended(run));
+        if !self.unsettled.is_empty() && self.polls.unsettled.is_due(now) {
+            questions.extend(self.unsettled.iter().map(|(run, _)| Question::Run(run.clone())));
         }
         if !std::mem::replace(&mut self.polls.agents, true) {
             questions.push(Question::Agents);
@@ -156,6 +162,10 @@ impl Chat {
                 self.facts.exists = true;
                 // What became of its sub-runs is asked at once.
                 self.polls.active.hurry();
+                let end = self.transcript.turn(id).and_then(|turn| turn.end.as_ref());
+                if end.is_some_and(|end| end.unsettled) {
+                    self.unsettled.push((id.clone(), self.now.plus(UNSETTLED)));
+                }
                 let wonders = self.transcript.turn(id).is_some_and(super::turn::Turn::wonders);
                 let question = Question::History { session: self.session.clone(), page: Page::LastTurn };
                 wonders.then_some(Effect::Ask(question)).into_iter().collect()

@@ -1,7 +1,7 @@
 //! The receipt in one line, the same on every screen:
 //! `stopped in 12 ms · model closed after 0.4 ms · 3 processes ended (term) · history valid`.
 
-use super::{Amendment, Instant, Leftover, Receipt, Resource, ResourceKind};
+use super::{Amendment, AmendmentKind, Instant, Leftover, Receipt, Resource, ResourceKind};
 use crate::verdict::{StopReason, Verdict};
 use crate::words::{count, millis, one_line};
 
@@ -133,6 +133,16 @@ fn unconfirmed(receipt: &Receipt) -> Option<String> {
         0 => None,
         number => Some(format!("{} told to cancel, not confirmed", count(number as u64, "MCP call", "MCP calls"))),
     }
+}
+
+/// Whether an amendment may still come: a call was told to cancel, and nothing says yet what became of it.
+#[must_use]
+pub fn awaits_amendment(receipt: &Receipt) -> bool {
+    let is_settled = |resource: &Resource| {
+        let mut of_it = receipt.amendments.iter().filter(|amendment| amendment.resource == resource.id);
+        of_it.any(|amendment| amendment.kind != AmendmentKind::LateProgress)
+    };
+    receipt.resources.iter().any(|resource| resource.how == UNCONFIRMED && !is_settled(resource))
 }
 
 /// The amendments of a receipt, each in one line: `620 ms later: the MCP server files went on with the call …`.

@@ -1,7 +1,7 @@
 //! Whatever happened in a run: when it is over, no line of it says that something is going on.
 
 use proptest::prelude::*;
-use quell_protocol::{EventKind, RunId, Verdict};
+use quell_protocol::{Amendment, AmendmentKind, EventKind, Receipt, RunId, Verdict};
 use ratatui::text::Line;
 use serde_json::{Value, json};
 
@@ -136,4 +136,38 @@ fn a_sub_run_that_goes_on_is_asked_about_until_its_end() {
     assert!(told(&scene).contains("└ scout  stopped in"), "{}", told(&scene));
     let asked = scene.chat.update(Input::Tick, Moment(scene.now.0 + 120_000));
     assert!(!asked.iter().any(|effect| format!("{effect:?}").contains("Active")), "{asked:?}");
+}
+
+#[test]
+fn what_becomes_known_after_the_end_is_shown_when_it_comes() {
+    let mut scene = Scene::new();
+    let id = scene.running("work");
+    let mut receipt = receipts::stopped();
+    receipt.resources[0].how = "unconfirmed".into();
+    let end =
+        EventKind::Ended { verdict: receipts::by_user(), receipt: Box::new(receipt.clone()), steps: 1, text: None };
+    scene.event(&id, end);
+    let asks = |scene: &mut Scene, ms| {
+        scene.now = Moment(scene.now.0 + ms);
+        let asked = scene.chat.update(Input::Tick, scene.now);
+        asked.iter().any(|effect| format!("{effect:?}").contains(&format!("Run({id:?})")))
+    };
+    let answer = |scene: &mut Scene, receipt: &Receipt| {
+        let change = json!({"state": "ended", "verdict": receipts::by_user(), "receipt": receipt});
+        scene.input(Input::Answer(Answer::Run { run: id.clone(), result: Ok(read(view(id.as_str(), change))) }));
+    };
+    assert!(asks(&mut scene, 100), "it is asked at once");
+    answer(&mut scene, &receipt);
+    assert!(!asks(&mut scene, 500) && asks(&mut scene, 1000), "and once in a second");
+    receipt.amendments.push(Amendment {
+        at: receipts::instant(3012.0),
+        resource: receipt.resources[0].id,
+        kind: AmendmentKind::LateResult,
+        text: "the MCP server files finished the call".into(),
+        leftovers: Vec::new(),
+    });
+    answer(&mut scene, &receipt);
+    let shown = page(&scene, scene.now).join("\n");
+    assert!(shown.contains("the MCP server files") && shown.contains("later"), "{shown}");
+    assert!(!asks(&mut scene, 5000), "nothing more can come");
 }

@@ -3,7 +3,7 @@
 use quell_protocol::api::{RunResult, RunView};
 use quell_protocol::{Receipt, StopReason, Verdict};
 
-use crate::receipt_line::{amendment_lines, receipt_line};
+use crate::receipt_line::{amendment_lines, awaits_amendment, receipt_line};
 
 /// How a run ended.
 #[derive(Debug, Clone, PartialEq)]
@@ -13,6 +13,8 @@ pub(in crate::chat) struct End {
     pub(in crate::chat) receipt: Option<String>,
     /// What became known after the end, a line each.
     pub(in crate::chat) amended: Vec<String>,
+    /// More may become known.
+    pub(in crate::chat) unsettled: bool,
     pub(in crate::chat) leftovers: bool,
 }
 
@@ -20,7 +22,8 @@ impl End {
     pub(in crate::chat) fn of(verdict: Verdict, receipt: &Receipt, steps: u32) -> Self {
         let leftovers = !receipt.leftovers.is_empty();
         let amended = amendment_lines(receipt);
-        Self { verdict, steps: Some(steps), receipt: Some(receipt_line(receipt)), amended, leftovers }
+        let unsettled = awaits_amendment(receipt);
+        Self { verdict, steps: Some(steps), receipt: Some(receipt_line(receipt)), amended, unsettled, leftovers }
     }
 
     /// As `GET /api/runs/{id}` tells it; nothing while it is not over.
@@ -29,7 +32,9 @@ impl End {
         let leftovers = receipt.is_some_and(|receipt| !receipt.leftovers.is_empty());
         let verdict = view.verdict.clone().filter(|_| view.state == "ended")?;
         let amended = receipt.map(amendment_lines).unwrap_or_default();
-        Some(Self { verdict, steps: Some(view.steps), receipt: receipt.map(receipt_line), amended, leftovers })
+        let unsettled = receipt.is_some_and(awaits_amendment);
+        let (steps, receipt) = (Some(view.steps), receipt.map(receipt_line));
+        Some(Self { verdict, steps, receipt, amended, unsettled, leftovers })
     }
 
     /// Steps that were done, and whether one was cut off: a stop ends the step at work, a budget is looked at between two.

@@ -134,7 +134,8 @@ fn a_message_that_was_handed_over_stands_before_the_step_that_reads_it() {
 #[test]
 fn a_step_that_a_stop_cut_off_is_not_counted_as_done() {
     let done = |steps: u32, verdict: Verdict| {
-        End { verdict, steps: Some(steps), receipt: None, leftovers: false, amended: Vec::new() }.steps_done()
+        End { verdict, steps: Some(steps), receipt: None, leftovers: false, amended: Vec::new(), unsettled: false }
+            .steps_done()
     };
     let by_limit = Verdict::Aborted { reason: quell_protocol::StopReason::Steps, by: None };
     assert_eq!(done(1, receipts::by_user()), Some((0, true)));
