@@ -16,9 +16,10 @@ mod shutdown;
 mod society;
 mod submit;
 mod tokens;
+mod waiting;
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use quell_kernel::Registry;
@@ -59,6 +60,7 @@ use retention::keep_within_bounds;
 pub use sessions::SessionError;
 pub use society::{Removal, SocietyError};
 pub use submit::{StopText, Submission, SubmitError, Submitted, stop_answer};
+use waiting::Unsealed;
 
 /// How often the maintenance looks for what is over its time (row A6; the exact timers are each run's own).
 const MAINTENANCE: Duration = Duration::from_secs(10);
@@ -83,12 +85,15 @@ struct Inner {
     closing: CancellationToken,
     /// A hold that the database has refused so far.
     unwritten_hold: tokio::sync::Mutex<Option<Hold>>,
+    /// Runs of the last daemon while the database cannot be written; none once they are sealed.
+    unsealed: Mutex<Option<Unsealed>>,
     /// Whether the database took a write, and when that was asked.
     writable: tokio::sync::Mutex<Option<(tokio::time::Instant, Result<(), String>)>>,
 }
 
 impl Engine {
-    /// Opens the database, seals what a crash left open, and is ready to take runs.
+    /// Opens the database, ends and seals what a crash left, and is ready to take runs. Where nothing can be written for now, it is
+    /// ready to look and to stop, and takes runs later by itself.
     ///
     /// # Errors
     /// [`StartError`] says what is wrong and what to do.
@@ -122,9 +127,13 @@ impl Engine {
             },
         );
         let access = Access::open(&config.token_file, store.clone(), clock).await?;
-        recover::seal_what_was_open(&store, clock, &workshop).await?;
-        let today = clock.day(clock.now());
-        runs.bring_forward(today, store.spent_on(today.to_string()).await?);
+        let alive = recover::end_survivors(&store, &workshop).await?;
+        let unsealed = waiting::seal_now((&store, clock), &workshop, &alive).await?;
+        let waits = unsealed.is_some();
+        if !waits {
+            let today = clock.day(clock.now());
+            runs.bring_forward(today, store.spent_on(today.to_string()).await?);
+        }
         if store.hold().await?.held {
             runs.set_gate(Gate::Held);
         }
@@ -143,9 +152,13 @@ impl Engine {
             notes,
             closing,
             unwritten_hold,
+            unsealed: Mutex::new(unsealed),
             writable,
         };
         let engine = Self(Arc::new(inner));
+        if waits {
+            engine.0.runs.spawn(engine.clone().seal_later(alive));
+        }
         engine.0.runs.spawn(maintain(engine.clone()));
         engine.0.runs.spawn(sweep_at_times(engine.0.sessions.clone()));
         engine.0.runs.spawn(keep_journal(engine.clone(), journal));

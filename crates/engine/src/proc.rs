@@ -296,16 +296,20 @@ impl Wardens {
         Ok(Self(Arc::new(Shared { executable, times, record, unfinished, warned: AtomicBool::new(false) })))
     }
 
-    /// Ends what is alive of these runs and of the last daemon's wardens, once, before anything is started.
+    /// Ends what is alive of these runs and of the last daemon's wardens, once, before anything is started. A daemon that dies
+    /// before [`Wardens::forget_the_dead`] leaves the same to the next one.
     ///
     /// # Cancel safety
     /// Safe: what it has ended stays ended, and the rest is found again.
     pub async fn end_survivors(&self, runs: &HashSet<&str>) -> Survivors {
-        let survivors = survivors::end_survivors(runs, &self.0.unfinished).await;
+        survivors::end_survivors(runs, &self.0.unfinished).await
+    }
+
+    /// Forgets the wardens of the last daemon: what they left is in the receipts of their runs.
+    pub fn forget_the_dead(&self) {
         if let Some(record) = &self.0.record {
-            record.clear();
+            record.forget();
         }
-        survivors
     }
 
     /// Runs a command to its end and collects what it printed. The end of the scope does not end this call; it ends the

@@ -9,6 +9,7 @@ mod amendments;
 mod archive;
 mod audit;
 mod backup;
+mod boot;
 mod channels;
 mod cookies;
 mod cursor;
@@ -41,6 +42,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rusqlite::{Connection, InterruptHandle};
+use rustix::fs::statvfs;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -50,7 +52,7 @@ pub use audit::AuditEntry;
 pub use backup::{Restored, check_copy, copy, holder, restore};
 pub use cookies::StoredCookie;
 pub use error::StoreError;
-pub use inspect::{Inspection, inspect};
+pub use inspect::{Database, Inspection, inspect};
 pub use lock::Holder;
 pub use notes::{FoundNote, Note, NoteScope, Remembered};
 pub use outbox::{Delivery, StoredDelivery};
@@ -64,6 +66,7 @@ pub use spend::Spent;
 pub use spool::Spool;
 pub use traces::{LeftTrace, Trace};
 
+use boot::Boot;
 use lock::DirectoryLock;
 use reader::Read;
 use threads::Threads;
@@ -72,6 +75,9 @@ use writer::{Sync, Write};
 /// Operations that may wait for a thread before callers have to wait for room. More than there are runs in flight, so
 /// that handing over a write does not wait in practice.
 const QUEUE: usize = 1024;
+
+/// Below this much free space a disk counts as full: the log of the database grows to about as much.
+const ROOM: u64 = 4 << 20;
 
 /// Copies that may wait for their turn before callers have to wait for room.
 const COPIES: usize = 16;
@@ -102,6 +108,8 @@ struct Inner {
     hurried: CancellationToken,
     /// The data directory.
     ground: PathBuf,
+    /// The database.
+    file: PathBuf,
     /// Cancelled at the first write that came too late.
     fenced: CancellationToken,
 }
@@ -116,13 +124,13 @@ impl Store {
         schema::create_directory(data_dir)?;
         let lock = DirectoryLock::take(data_dir)?;
         let path = data_dir.join(file);
-        let mut connection = schema::open_writer(&path)?;
-        let boot = schema::boot(&mut connection, &path)?;
+        let (mut connection, index) = schema::open_writer(&path)?;
+        let boot = begin(&mut connection).map_err(|error| error.of_file(&path))?;
         let (to_readers, reads) = mpsc::channel(QUEUE);
         let reads: reader::Queue = Arc::new(Mutex::new(reads));
         let mut readers = Vec::with_capacity(READERS);
         for _ in 0..READERS {
-            let (connection, reads) = (schema::open_reader(&path)?, Arc::clone(&reads));
+            let (connection, reads) = (schema::open_reader(&path, index)?, Arc::clone(&reads));
             readers.push(move || reader::run(connection, &reads));
         }
         let (to_writer, writes) = mpsc::channel(QUEUE);
@@ -132,7 +140,7 @@ impl Store {
             writer::run(pencil, writes);
             drop(lock);
         };
-        let copies = schema::open_reader(&path)?;
+        let copies = schema::open_reader(&path, index)?;
         let (hurry, hurried) = (copies.get_interrupt_handle(), CancellationToken::new());
         let ground = data_dir.to_path_buf();
         let (to_copier, orders) = mpsc::channel(COPIES);
@@ -140,7 +148,7 @@ impl Store {
         let copier = Threads::start("quell-store-c", to_copier, vec![move || reader::run(copies, &orders)])?;
         let readers = Threads::start("quell-store-r", to_readers, readers)?;
         let writer = Threads::start("quell-store-w", to_writer, vec![write])?;
-        Ok(Self(Arc::new(Inner { writer, readers, copier, hurry, hurried, ground, fenced })))
+        Ok(Self(Arc::new(Inner { writer, readers, copier, hurry, hurried, ground, file: path, fenced })))
     }
 
     /// Fires when another daemon has opened the database since and a write of this one was refused for that: all will be.
@@ -171,15 +179,31 @@ impl Store {
         self.0.writer.close().await;
     }
 
-    /// Writes next to nothing.
+    /// Writes next to nothing. The first write takes the number of this start.
     ///
     /// # Errors
     /// [`StoreError`] when the database cannot be written.
     ///
     /// # Cancel safety
     /// Safe, as [`Store`] says.
-    pub async fn probe(&self) -> Result<(), StoreError> {
+    pub async fn touch(&self) -> Result<(), StoreError> {
         self.write_relaxed(|db| db.execute("UPDATE boot SET number = number", []).map(drop)).await
+    }
+
+    /// As [`Store::touch`], after a look for room on the disk.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the database cannot be written, or would soon not be.
+    ///
+    /// # Cancel safety
+    /// Safe, as [`Store`] says.
+    pub async fn probe(&self) -> Result<(), StoreError> {
+        // A small write finds room in the log on a disk that is full for all others.
+        let free = statvfs(&self.0.file).map(|disk| disk.f_bavail.saturating_mul(disk.f_frsize));
+        if let Ok(free @ 0..ROOM) = free {
+            return Err(StoreError::NoRoom { file: self.0.file.clone(), free });
+        }
+        self.touch().await
     }
 
     async fn write<T, F>(&self, work: F) -> Result<T, StoreError>
@@ -245,6 +269,18 @@ impl Store {
         self.0.copier.send(read).await?;
         answer.await.map_err(|_| StoreError::Closed)?
     }
+}
+
+/// Takes the number of this start. A database that cannot be written for now gets it with the first write.
+fn begin(connection: &mut Connection) -> Result<Boot, StoreError> {
+    let mut boot = Boot::find(connection)?;
+    match boot.take(connection) {
+        Err(error) if error.may_pass() => {
+            tracing::error!(%error, "nothing can be written for now: runs can be looked at, and new ones are refused");
+        }
+        taken => drop(taken?),
+    }
+    Ok(boot)
 }
 
 impl fmt::Debug for Store {

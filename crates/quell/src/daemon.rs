@@ -1,5 +1,6 @@
 //! The daemon: built floor by floor, closed in reverse. What is half-built when something fails is closed again.
 
+use std::convert::Infallible;
 use std::fs::{File, Metadata};
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -30,6 +31,8 @@ use crate::reload::Reload;
 pub(crate) const ADDRESS_FILE: &str = "address";
 /// Connections that may wait to be accepted, as the standard library has it.
 const BACKLOG: u32 = 4096;
+/// Between two attempts to write the address file.
+const ADDRESS_AGAIN: Duration = Duration::from_secs(5);
 /// How long the doors may take to hand out their last bytes.
 const DOORS_CLOSE: Duration = Duration::from_millis(300);
 
@@ -140,7 +143,9 @@ async fn open_doors(
     let door = Door::new(engine.clone(), loaded.doors(), Some(metrics));
     let channels = Channels::start(engine.clone(), reload.settings(), reload.looker());
     door.know_channels(channels.clone());
-    let _told = AddressFile::write(data_dir, address).context("the address file cannot be written")?;
+    let mut told = AddressFile::write(data_dir, address).inspect_err(|error| {
+        tracing::error!(%error, "the address file cannot be written: the command line uses the local socket, or --url http://{address}");
+    }).ok();
     let mut signals = Signals::listen().context("signals cannot be listened for")?;
     let listeners = Listeners { tcp: listener, local: local_socket(data_dir) };
     announce(engine, address)?;
@@ -150,6 +155,7 @@ async fn open_doors(
         // It ends when the engine has closed, which only happens below.
         () = &mut server => {}
         () = signals.next() => {}
+        never = tell_address(&mut told, data_dir, address) => match never {},
         () = engine.fenced() => tracing::error!("another quell has taken over the data directory: shutting down"),
     }
     let last_words = async {
@@ -192,10 +198,26 @@ impl AddressFile {
     fn write(data_dir: &Path, address: SocketAddr) -> std::io::Result<Self> {
         let (path, new) = (data_dir.join(ADDRESS_FILE), data_dir.join("address.new"));
         let mut own = File::create(&new)?;
-        writeln!(own, "{address}")?;
-        std::fs::rename(new, &path)?;
-        Ok(Self { path, own })
+        let written = writeln!(own, "{address}").and_then(|()| std::fs::rename(&new, &path));
+        match written {
+            Ok(()) => Ok(Self { path, own }),
+            Err(error) => {
+                // Neither an empty file, nor the address of a daemon that is gone.
+                let _ = std::fs::remove_file(new);
+                let _ = std::fs::remove_file(path);
+                Err(error)
+            }
+        }
     }
+}
+
+/// Writes the address file as soon as the disk has room for it.
+async fn tell_address(told: &mut Option<AddressFile>, data_dir: &Path, address: SocketAddr) -> Infallible {
+    while told.is_none() {
+        tokio::time::sleep(ADDRESS_AGAIN).await;
+        *told = AddressFile::write(data_dir, address).ok();
+    }
+    std::future::pending().await
 }
 
 impl Drop for AddressFile {

@@ -169,6 +169,19 @@ impl Home {
         self.start_on(exe, "127.0.0.1:0").await
     }
 
+    /// Starts a daemon that is expected to answer, and not to be ready.
+    ///
+    /// # Cancel safety
+    /// A daemon whose start is dropped is killed.
+    ///
+    /// # Panics
+    /// When it does not answer so, with what it has printed.
+    pub async fn start_unready(&self, exe: &Path) -> Daemon {
+        let mut command = self.command(exe);
+        command.arg("serve").arg("--config").arg(self.config()).args(["--listen", "127.0.0.1:0"]);
+        self.spawn(exe, command, 503).await
+    }
+
     /// Starts a daemon that listens on this address, such as the one of its predecessor.
     ///
     /// # Cancel safety
@@ -179,7 +192,7 @@ impl Home {
     pub async fn start_on(&self, exe: &Path, address: &str) -> Daemon {
         let mut command = self.command(exe);
         command.arg("serve").arg("--config").arg(self.config()).args(["--listen", address]);
-        self.spawn(exe, command).await
+        self.spawn(exe, command, 200).await
     }
 
     /// Starts a daemon without naming a configuration to it; the variable that names one has to be empty.
@@ -192,10 +205,11 @@ impl Home {
     pub async fn start_without_a_name(&self, exe: &Path) -> Daemon {
         let mut command = self.command(exe);
         command.args(["serve", "--listen", "127.0.0.1:0"]);
-        self.spawn(exe, command).await
+        self.spawn(exe, command, 200).await
     }
 
-    async fn spawn(&self, exe: &Path, mut command: std::process::Command) -> Daemon {
+    /// `readiness` is the status with which it says whether it is ready.
+    async fn spawn(&self, exe: &Path, mut command: std::process::Command, readiness: u16) -> Daemon {
         command.stdin(Stdio::null()).stdout(Stdio::piped());
         let log = File::options().create(true).append(true).open(self.log());
         let spawned = log.and_then(|log| {
@@ -207,7 +221,7 @@ impl Home {
             Ok(started) => started,
             Err(error) => panic!("{} did not start: {error}", exe.display()),
         };
-        Daemon::watched(self.clone(), child, log, begin).await
+        Daemon::watched(self.clone(), child, log, (begin, readiness)).await
     }
 }
 
@@ -237,7 +251,7 @@ impl Daemon {
         Home::new(config_toml).start(exe).await
     }
 
-    async fn watched(home: Home, mut child: Child, log: File, begin: Instant) -> Self {
+    async fn watched(home: Home, mut child: Child, log: File, (begin, readiness): (Instant, u16)) -> Self {
         let pid = child.id();
         let Some(process) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { panic!("process {pid}") };
         let process = match pidfd_open(process, PidfdFlags::empty()) {
@@ -265,17 +279,18 @@ impl Daemon {
         let (url, token) = (String::new(), String::new());
         let mut daemon =
             Self { home, pid, process, ended, waiter: Some(waiter), url, token, ready_after: Duration::ZERO };
-        daemon.become_ready(announced, begin).await;
+        daemon.become_ready(announced, begin, readiness).await;
         daemon
     }
 
-    async fn become_ready(&mut self, announced: oneshot::Receiver<String>, begin: Instant) {
+    async fn become_ready(&mut self, announced: oneshot::Receiver<String>, begin: Instant, readiness: u16) {
         match tokio::time::timeout(PATIENCE, announced).await {
             Ok(Ok(url)) => self.url = url,
             _ => panic!("the daemon printed no address\n{}", self.output()),
         }
         let client = client();
-        while !client.get(format!("{}/readyz", self.url)).send().await.is_ok_and(|answer| answer.status() == 200) {
+        while !client.get(format!("{}/readyz", self.url)).send().await.is_ok_and(|answer| answer.status() == readiness)
+        {
             assert!(begin.elapsed() < PATIENCE && !self.has_ended(), "the daemon is not ready\n{}", self.output());
             // Readiness is a status without an event; asked again as a balancer would.
             tokio::time::sleep(Duration::from_millis(1)).await;

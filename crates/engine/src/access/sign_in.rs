@@ -106,6 +106,9 @@ impl Access {
     /// Lets the browsers in again that were signed in before a restart, each with its token, if that is still good.
     pub(super) async fn remember_cookies(&self) -> Result<(), AccessError> {
         let (now, wall) = (self.clock.now(), Clock::wall_seconds());
+        if let Err(error) = self.store.drop_old_cookies(wall).await {
+            tracing::warn!(%error, "cookies that have expired stay in the database until the next start");
+        }
         for stored in self.store.good_cookies(wall, MOST).await? {
             let (Some(value), Some(token)) = (Digest::from_hex(&stored.sha256), Digest::from_hex(&stored.token)) else {
                 continue;

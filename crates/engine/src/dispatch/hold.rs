@@ -104,6 +104,9 @@ impl Engine {
     /// # Cancel safety
     /// Safe: what was asked of the database is answered whether or not anybody waits.
     pub async fn writable(&self) -> Result<(), String> {
+        if let Some(why) = self.why_unsealed() {
+            return Err(why.to_string());
+        }
         let mut known = self.inner().writable.lock().await;
         if let Some((at, answer)) = &*known
             && at.elapsed() < FRESH

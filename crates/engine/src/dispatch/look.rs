@@ -69,6 +69,9 @@ impl Engine {
     /// # Cancel safety
     /// Safe: it only reads.
     pub async fn stored_run(&self, id: &RunId) -> Result<Option<RunView>, StoreError> {
+        if let Some(view) = self.unsealed_run(id) {
+            return Ok(Some(view));
+        }
         self.inner().store.run(id.clone()).await?.map(|row| view_of(&row)).transpose()
     }
 
@@ -105,7 +108,8 @@ impl Engine {
     /// Safe: it only reads.
     pub async fn runs(&self, filter: RunFilter) -> Result<List<RunView>, StoreError> {
         let (rows, next_cursor) = self.inner().store.runs(filter).await?;
-        let fresh = |row: &RunRow| self.inner().runs.cell(&row.id).map_or_else(|| view_of(row), |cell| Ok(cell.view()));
+        let stored = |row: &RunRow| self.unsealed_run(&row.id).map_or_else(|| view_of(row), Ok);
+        let fresh = |row: &RunRow| self.inner().runs.cell(&row.id).map_or_else(|| stored(row), |cell| Ok(cell.view()));
         Ok(List { items: rows.iter().map(fresh).collect::<Result<_, _>>()?, next_cursor })
     }
 

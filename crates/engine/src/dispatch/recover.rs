@@ -1,12 +1,14 @@
 //! Recovery at start: it folds the journals of the runs that a crash left open, and seals them. It never starts or resumes a
 //! run, those that waited included.
 
+use std::collections::{BTreeMap, HashMap};
+
 use futures_util::future::try_join_all;
 use quell_kernel::journal::{Folded, Line};
 use quell_kernel::turn::{InvalidTurn, PartialPolicy, Sealing, ToolCall, Turn, TurnDraft};
 use quell_protocol::api::{RunResult, RunView};
 use quell_protocol::{
-    HookEvent, Instant, Leftover, Receipt, Resource, ResourceKind, Rung, StopReason, Surface, TurnRecord, Usage,
+    HookEvent, Instant, Leftover, Receipt, Resource, ResourceKind, RunId, Rung, StopReason, Surface, TurnRecord, Usage,
     Verdict,
 };
 
@@ -21,20 +23,19 @@ use crate::store::{RunRow, SealedRun, Spent, Store, StoreError, StoredState};
 /// Runs that are sealed at a time, in one transaction.
 const AT_A_TIME: usize = 256;
 
-/// Seals every run that the last daemon left accepted or started, as its journal says it ended, else as aborted because the
-/// daemon stopped. In the order of acceptance, which is the order of turns in each session.
+/// What a dead daemon's runs left alive, by run.
+pub(super) type Alive = BTreeMap<RunId, Vec<String>>;
+
+/// Ends what is alive of the runs that the last daemon left accepted or started, and answers what could not be ended. Nothing is
+/// written.
 ///
 /// # Errors
-/// The store's error; no run is half-sealed then, and the next start tries again.
+/// The store's error, which has ended nothing.
 ///
 /// # Cancel safety
-/// Safe: every run is sealed in one transaction.
-pub(super) async fn seal_what_was_open(store: &Store, clock: Clock, workshop: &Workshop) -> Result<(), StoreError> {
-    let (agents, hooks) = (workshop.society.roll(), &workshop.hooks);
+/// Safe: what was ended stays ended.
+pub(super) async fn end_survivors(store: &Store, workshop: &Workshop) -> Result<Alive, StoreError> {
     let open = store.open_runs().await?;
-    if !open.is_empty() {
-        tracing::info!(runs = open.len(), "runs of a daemon that died are sealed");
-    }
     let Survivors { ended, alive } =
         workshop.wardens.end_survivors(&open.iter().map(|row| row.id.as_str()).collect()).await;
     for (run, names) in &ended {
@@ -43,14 +44,74 @@ pub(super) async fn seal_what_was_open(store: &Store, clock: Clock, workshop: &W
     for (run, names) in &alive {
         tracing::warn!(%run, ?names, "processes of a run outlived its daemon");
     }
+    Ok(alive)
+}
+
+/// Seals every run that the last daemon left accepted or started, as its journal says it ended, else as aborted because the
+/// daemon stopped. In the order of acceptance, which is the order of turns in each session.
+///
+/// # Errors
+/// The store's error; no run is half-sealed then, and the same may be tried again.
+///
+/// # Cancel safety
+/// Safe: every run is sealed in one transaction.
+pub(super) async fn seal_what_was_open(
+    store: &Store,
+    clock: Clock,
+    workshop: &Workshop,
+    alive: &Alive,
+) -> Result<(), StoreError> {
+    store.touch().await?;
+    let open = store.open_runs().await?;
+    for rows in open.chunks(AT_A_TIME) {
+        let sealed = seal_all(store, clock, (workshop, alive), rows).await?;
+        tell_ends((store, &workshop.hooks), &sealed).await?;
+        store.seal_runs(sealed).await?;
+        for run in rows {
+            tracing::info!(run = %run.id, session = %run.session, "run of a daemon that died is sealed");
+        }
+    }
+    workshop.wardens.forget_the_dead();
+    Ok(())
+}
+
+/// How the runs that the last daemon left will be sealed once that can be written: their turns are not in the database yet.
+///
+/// # Errors
+/// The store's error.
+///
+/// # Cancel safety
+/// Safe: it only reads.
+pub(super) async fn views_of_open(
+    store: &Store,
+    clock: Clock,
+    workshop: &Workshop,
+    alive: &Alive,
+) -> Result<HashMap<RunId, RunView>, StoreError> {
+    let open = store.open_runs().await?;
+    let mut views = HashMap::with_capacity(open.len());
+    for rows in open.chunks(AT_A_TIME) {
+        for run in seal_all(store, clock, (workshop, alive), rows).await? {
+            let Ok(mut view) = serde_json::from_str::<RunView>(&run.view) else { continue };
+            if let Some(receipt) = &mut view.receipt {
+                receipt.turn.recorded = false;
+            }
+            views.insert(run.run, view);
+        }
+    }
+    Ok(views)
+}
+
+async fn seal_all(
+    store: &Store,
+    clock: Clock,
+    (workshop, alive): (&Workshop, &Alive),
+    rows: &[RunRow],
+) -> Result<Vec<SealedRun>, StoreError> {
+    let agents = workshop.society.roll();
     let left = |row: &RunRow| alive.get(&row.id).map(Vec::as_slice).unwrap_or_default();
     let policy = |row: &RunRow| agents.get(&row.agent).map(|agent| agent.config.partial).unwrap_or_default();
-    for rows in open.chunks(AT_A_TIME) {
-        let sealed = try_join_all(rows.iter().map(|row| seal(store, clock, (policy(row), left(row)), row))).await?;
-        tell_ends((store, hooks), &sealed).await?;
-        store.seal_runs(sealed).await?;
-    }
-    Ok(())
+    try_join_all(rows.iter().map(|row| seal(store, clock, (policy(row), left(row)), row))).await
 }
 
 /// The end of a run that had begun is told before it is stored: a daemon that dies between the two tells it again.
@@ -93,7 +154,6 @@ async fn seal(
     view.steps = view.steps.max(folded.steps);
     view.seq = folded.numbers.beyond(view.seq);
     close(&mut view, &turn, Found { asked_at, at, left, lost }, begun);
-    tracing::info!(run = %row.id, session = %row.session, verdict = turn.verdict().word(), "run sealed");
     let view = serde_json::to_string(&view).unwrap_or_default();
     let (session, run) = (row.session.clone(), row.id.clone());
     let day = clock.day(clock.now()).to_string();

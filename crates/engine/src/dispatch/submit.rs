@@ -81,6 +81,12 @@ pub enum SubmitError {
     /// The database.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// Nothing can be written since the start.
+    #[error(
+        "nothing could be written since the daemon started, and so no message is taken: {0}; make room on the disk of the data \
+         directory, or end the program that locks the database: then runs are taken, without a restart"
+    )]
+    NotYet(StoreError),
     /// The engine closed while the message was being let in.
     #[error("the daemon is shutting down; send again after its restart")]
     Closed,
@@ -101,7 +107,7 @@ impl SubmitError {
             Self::TooLong(_) => ErrorCode::BodyTooLarge,
             Self::UnknownAgent(_) | Self::Refused(Refusal::NoAgent { .. }) => ErrorCode::AgentNotFound,
             Self::Conflict(_) => ErrorCode::Conflict,
-            Self::Store(_) => ErrorCode::StoreUnavailable,
+            Self::Store(_) | Self::NotYet(_) => ErrorCode::StoreUnavailable,
         }
     }
 }
@@ -125,6 +131,7 @@ impl Engine {
         if submission.text.len() > MAX_MESSAGE_BYTES {
             return Err(SubmitError::TooLong(submission.text.len()));
         }
+        self.may_take()?;
         let agent = self.agent_for(&submission).await?;
         let cell = self.new_cell(caller, &submission, agent);
         match self.inner().runs.accept(&cell) {

@@ -50,8 +50,14 @@ impl Record {
         Ok((Arc::new(Self { file, boot, living: Mutex::default() }), open))
     }
 
-    /// Begins anew: what the last daemon left has been seen to.
-    pub(super) fn clear(&self) {
+    /// Begins anew, unless a warden of this daemon is in it: what the last one left has been seen to.
+    pub(super) fn forget(&self) {
+        if *self.living.lock().unwrap_or_else(PoisonError::into_inner) == 0 {
+            self.clear();
+        }
+    }
+
+    fn clear(&self) {
         // An old entry costs the next start a look and nothing else.
         let _ = self.file.set_len(0);
     }
@@ -135,7 +141,7 @@ mod tests {
         let (next, open) = Record::open(&path).unwrap();
         assert_eq!(open.iter().map(|birth| birth.warden).collect::<Vec<_>>(), [me]);
         assert_eq!(open[0].run.as_ref().map(RunId::as_str), Some("run-1"));
-        next.clear();
+        next.forget();
         record.ended(me);
         assert_eq!(Record::open(&path).unwrap().1, []);
     }

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use rusqlite::Connection;
 
 use super::lock::DirectoryLock;
+use super::schema::LogIndex;
 use super::spool::{Draft, Spool};
 use super::{Holder, Store, StoreError, lock, schema};
 
@@ -60,7 +61,7 @@ pub fn holder(data_dir: &Path) -> Result<Option<Holder>, StoreError> {
 /// [`StoreError`] when there is no such database, or it cannot be copied.
 pub fn copy(data_dir: &Path, file: &str, to: &Path) -> Result<(), StoreError> {
     let from = data_dir.join(file);
-    let connection = schema::open_reader(&from)?;
+    let connection = schema::open_reader(&from, LogIndex::Shared)?;
     schema::check_identity(&connection, &from)?;
     create_private(to)?;
     vacuum_into(&connection, to).map_err(|error| error.of_file(to))
@@ -71,7 +72,7 @@ pub fn copy(data_dir: &Path, file: &str, to: &Path) -> Result<(), StoreError> {
 /// # Errors
 /// [`StoreError`] when it is damaged, of another program, newer than this one, or no database of Quell at all.
 pub fn check_copy(copy: &Path) -> Result<(), StoreError> {
-    let connection = schema::open_reader(copy)?;
+    let connection = schema::open_reader(copy, LogIndex::Shared)?;
     let check = || -> Result<(), StoreError> {
         schema::check_identity(&connection, copy)?;
         if schema::version(&connection)? == 0 {
@@ -97,7 +98,7 @@ pub fn restore(data_dir: &Path, file: &str, (copy, stamp): (&Path, &str)) -> Res
     let coming = beside(&place, COMING);
     remove(&coming)?;
     create_private(&coming)?;
-    vacuum_into(&schema::open_reader(copy)?, &coming)?;
+    vacuum_into(&schema::open_reader(copy, LogIndex::Shared)?, &coming)?;
     forget_traces(&coming)?;
     check_copy(&coming)?;
     sync(&coming)?;

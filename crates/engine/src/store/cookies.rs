@@ -46,22 +46,36 @@ impl Store {
         dropped.await.map(drop)
     }
 
-    /// The cookies that are good at `now` (seconds since 1970), those that end last first; the others are forgotten.
+    /// The cookies that are good at `now` (seconds since 1970), those that end last first.
     ///
     /// # Errors
     /// [`StoreError`] when they could not be read.
     ///
     /// # Cancel safety
-    /// Safe, as [`Store`] says.
+    /// Safe: it only reads.
     pub async fn good_cookies(&self, now: i64, most: usize) -> Result<Vec<StoredCookie>, StoreError> {
-        self.write(move |db| {
-            db.prepare_cached("DELETE FROM page_cookies WHERE expires < ?1")?.execute([now])?;
-            let sql = "SELECT sha256, token, expires FROM page_cookies ORDER BY expires DESC LIMIT ?1";
+        self.read(move |db| {
+            let sql =
+                "SELECT sha256, token, expires FROM page_cookies WHERE expires >= ?1 ORDER BY expires DESC LIMIT ?2";
             let row = |row: &rusqlite::Row<'_>| {
                 Ok(StoredCookie { sha256: row.get(0)?, token: row.get(1)?, expires: row.get(2)? })
             };
-            db.prepare_cached(sql)?.query_map([i64::try_from(most).unwrap_or(i64::MAX)], row)?.collect()
+            let most = i64::try_from(most).unwrap_or(i64::MAX);
+            db.prepare_cached(sql)?.query_map([now, most], row)?.collect()
         })
         .await
+    }
+
+    /// Forgets the cookies that are not good at `now` any more.
+    ///
+    /// # Errors
+    /// [`StoreError`] when that could not be written.
+    ///
+    /// # Cancel safety
+    /// Safe, as [`Store`] says.
+    pub async fn drop_old_cookies(&self, now: i64) -> Result<(), StoreError> {
+        let dropped =
+            self.write(move |db| db.prepare_cached("DELETE FROM page_cookies WHERE expires < ?1")?.execute([now]));
+        dropped.await.map(drop)
     }
 }

@@ -13,6 +13,16 @@ pub enum StoreError {
     /// The disk refuses: read-only, full, no permission, broken.
     #[error("the database cannot be read or written: {0}")]
     Unwritable(String),
+    /// The disk is full, or nearly.
+    #[error(
+        "only {} KiB are free on the disk of {}; remove something there, and nothing needs a restart", .free >> 10, .file.display()
+    )]
+    NoRoom {
+        /// The database.
+        file: PathBuf,
+        /// What is free, in bytes.
+        free: u64,
+    },
     /// Somebody else uses the data directory or holds a lock on the database.
     #[error("{0}")]
     Locked(String),
@@ -60,6 +70,12 @@ pub enum StoreError {
 impl StoreError {
     pub(super) fn file(path: &Path, error: &io::Error) -> Self {
         Self::Unwritable(format!("{}: {error}", path.display()))
+    }
+
+    /// True when the same may work later, without a person at the database: there was no room, or another program was at it.
+    #[must_use]
+    pub fn may_pass(&self) -> bool {
+        matches!(self, Self::Unwritable(_) | Self::NoRoom { .. } | Self::Locked(_))
     }
 
     /// The same error with the file's name in front of its cause, for those that people have to repair.

@@ -9,15 +9,26 @@ use rusqlite::Connection;
 use super::StoreError;
 use super::hold::read_hold;
 use super::lock::{self, Holder};
-use super::schema;
+use super::schema::{self, LogIndex};
 
 /// What was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inspection {
     /// The daemon that uses the directory now.
     pub holder: Option<Holder>,
-    /// The hold, as stored; none when there is no database yet.
-    pub hold: Option<Hold>,
+    /// What the database says, if anything can be read there.
+    pub database: Database,
+}
+
+/// A database, looked at from outside.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Database {
+    /// It will be made at the first start.
+    Absent,
+    /// It is whole, and says this of the hold.
+    Whole(Hold),
+    /// The daemon keeps it to itself, as on a disk that was full at its start.
+    Kept,
 }
 
 /// Looks at the lock of a data directory and at the database `file` in it.
@@ -27,12 +38,16 @@ pub struct Inspection {
 pub fn inspect(data_dir: &Path, file: &str) -> Result<Inspection, StoreError> {
     let holder = lock::holder(data_dir)?;
     let path = data_dir.join(file);
-    let hold = if path.exists() { Some(hold_in(&path)?) } else { None };
-    Ok(Inspection { holder, hold })
+    let database = match path.exists().then(|| hold_in(&path)) {
+        None => Database::Absent,
+        Some(Err(StoreError::Locked(_))) if holder.is_some() => Database::Kept,
+        Some(hold) => Database::Whole(hold?),
+    };
+    Ok(Inspection { holder, database })
 }
 
 fn hold_in(path: &Path) -> Result<Hold, StoreError> {
-    let connection = schema::open_reader(path)?;
+    let connection = schema::open_reader(path, LogIndex::Shared)?;
     let look = || -> Result<Hold, StoreError> {
         schema::check_identity(&connection, path)?;
         check_pages(&connection)?;

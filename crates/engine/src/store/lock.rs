@@ -36,7 +36,10 @@ impl DirectoryLock {
             Err(Errno::WOULDBLOCK) => return Err(StoreError::Locked(in_use(directory, &mut file))),
             Err(error) => return Err(refused(error.into())),
         }
-        write_pid(&mut file).map_err(refused)?;
+        if let Err(error) = write_pid(&mut file) {
+            // The lock holds without it.
+            tracing::warn!(%error, path = %path.display(), "the number of this process cannot be written");
+        }
         Ok(Self(file))
     }
 }
@@ -69,10 +72,13 @@ impl Drop for DirectoryLock {
     }
 }
 
+/// In the room that the file has, as far as it goes: on a full disk what is given back is gone.
 fn write_pid(file: &mut File) -> std::io::Result<()> {
-    file.set_len(0)?;
+    let line = format!("{}\n", std::process::id());
     file.rewind()?;
-    writeln!(file, "{}", std::process::id())
+    let written = file.write_all(line.as_bytes());
+    file.set_len(if written.is_ok() { line.len() as u64 } else { 0 })?;
+    written
 }
 
 fn in_use(directory: &Path, file: &mut File) -> String {

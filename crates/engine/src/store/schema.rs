@@ -42,45 +42,70 @@ pub(super) fn create_directory(path: &Path) -> Result<(), StoreError> {
     created.map_err(|error| StoreError::file(path, &error))
 }
 
-/// Opens the one connection that writes, and brings the file to the newest schema.
-pub(super) fn open_writer(path: &Path) -> Result<Connection, StoreError> {
-    create_file(path)?;
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let prepare = || -> Result<Connection, StoreError> {
-        let mut connection = Connection::open_with_flags(path, flags)?;
-        set_up(&connection, 1024)?;
-        check_identity(&connection, path)?;
-        check_writable(&connection)?;
-        // Of an empty file only, and before anything is written: free pages can be given back later, a few at a time.
-        connection.execute_batch("PRAGMA auto_vacuum = INCREMENTAL")?;
-        enter_wal(&connection)?;
-        connection.execute_batch(
-            "PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON; PRAGMA journal_size_limit = 4194304;
-             PRAGMA secure_delete = FAST;",
-        )?;
-        migrate(&mut connection)?;
-        Ok(connection)
-    };
-    prepare().map_err(|error| error.of_file(path))
+/// Where the index of the database's log is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LogIndex {
+    /// In a file beside it, for every program that opens the database.
+    Shared,
+    /// In the memory of this process, which keeps all others out. It takes no room on the disk.
+    Own,
 }
 
-/// Begins a boot: from now on writers of earlier ones are refused. Answers its number.
-pub(super) fn boot(connection: &mut Connection, path: &Path) -> Result<i64, StoreError> {
-    // A transaction, because a commit that fails at the end of a query is not told.
-    let mut begin = || -> rusqlite::Result<i64> {
-        let step = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        let number = step.query_row("UPDATE boot SET number = number + 1 RETURNING number", [], |row| row.get(0))?;
-        step.commit()?;
-        Ok(number)
+/// Opens the one connection that writes, and brings the file to the newest schema. Where a full disk has no room for the index
+/// of the log, this process keeps it.
+pub(super) fn open_writer(path: &Path) -> Result<(Connection, LogIndex), StoreError> {
+    create_file(path)?;
+    let (connection, index) = match connect_writer(path, LogIndex::Shared) {
+        Err(refused @ StoreError::Unwritable(_)) => match connect_writer(path, LogIndex::Own) {
+            Ok(connection) => {
+                tracing::warn!(%refused, "the database is kept from other programs until the next start");
+                (connection, LogIndex::Own)
+            }
+            Err(_) => return Err(refused),
+        },
+        connected => (connected?, LogIndex::Shared),
     };
-    begin().map_err(|error| StoreError::from(error).of_file(path))
+    Ok((prepare_writer(connection).map_err(|error| error.of_file(path))?, index))
+}
+
+fn connect_writer(path: &Path, index: LogIndex) -> Result<Connection, StoreError> {
+    let connect = || -> Result<Connection, StoreError> {
+        let connection = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE, index)?;
+        set_up(&connection, 1024)?;
+        check_identity(&connection, path)?;
+        Ok(connection)
+    };
+    connect().map_err(|error| error.of_file(path))
+}
+
+fn connect(path: &Path, flags: OpenFlags, index: LogIndex) -> rusqlite::Result<Connection> {
+    let flags = flags | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    match index {
+        LogIndex::Shared => Connection::open_with_flags(path, flags),
+        LogIndex::Own => Connection::open_with_flags_and_vfs(path, flags, c"unix-excl"),
+    }
+}
+
+fn prepare_writer(mut connection: Connection) -> Result<Connection, StoreError> {
+    check_writable(&connection)?;
+    // Of an empty file only, and before anything is written: free pages can be given back later, a few at a time. Of another
+    // it is a write, for which a full disk has no room.
+    if version(&connection)? == 0 {
+        connection.execute_batch("PRAGMA auto_vacuum = INCREMENTAL")?;
+    }
+    enter_wal(&connection)?;
+    connection.execute_batch(
+        "PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON; PRAGMA journal_size_limit = 4194304;
+             PRAGMA secure_delete = FAST;",
+    )?;
+    migrate(&mut connection)?;
+    Ok(connection)
 }
 
 /// Opens a connection that can only read.
-pub(super) fn open_reader(path: &Path) -> Result<Connection, StoreError> {
-    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+pub(super) fn open_reader(path: &Path, index: LogIndex) -> Result<Connection, StoreError> {
     let prepare = || -> Result<Connection, StoreError> {
-        let connection = Connection::open_with_flags(path, flags)?;
+        let connection = connect(path, OpenFlags::SQLITE_OPEN_READ_ONLY, index)?;
         set_up(&connection, 512)?;
         Ok(connection)
     };

@@ -5,6 +5,7 @@ use rusqlite::{Connection, Transaction, TransactionBehavior};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
+use super::boot::Boot;
 use super::error::StoreError;
 use super::threads::Message;
 
@@ -72,20 +73,22 @@ where
 /// The connection that writes.
 pub(super) struct Pencil {
     connection: Connection,
-    /// The boot that it belongs to.
-    boot: i64,
+    /// The start that it belongs to.
+    boot: Boot,
     /// Cancelled when there is a later one.
     fenced: CancellationToken,
     sync: Sync,
 }
 
 impl Pencil {
-    /// A connection that syncs, of this boot.
-    pub(super) fn new(connection: Connection, boot: i64, fenced: CancellationToken) -> Self {
+    /// A connection that syncs, of this start.
+    pub(super) fn new(connection: Connection, boot: Boot, fenced: CancellationToken) -> Self {
         Self { connection, boot, fenced, sync: Sync::Full }
     }
 
     fn begin(&mut self, sync: Sync) -> Result<Transaction<'_>, StoreError> {
+        // Before the first commit that does not wait for the disk.
+        let own = self.boot.take(&mut self.connection).inspect_err(|error| self.fence(error))?;
         if self.sync != sync {
             self.connection.execute_batch(match sync {
                 Sync::Normal => "PRAGMA synchronous = NORMAL",
@@ -95,11 +98,17 @@ impl Pencil {
         }
         let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let boot: i64 = transaction.prepare_cached("SELECT number FROM boot")?.query_row([], |row| row.get(0))?;
-        if boot == self.boot {
+        if boot == own {
             return Ok(transaction);
         }
         self.fenced.cancel();
         Err(StoreError::Fenced)
+    }
+
+    fn fence(&self, error: &StoreError) {
+        if *error == StoreError::Fenced {
+            self.fenced.cancel();
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! The database and what it says of the hold.
 
-use quell_engine::store::StoreError;
+use quell_engine::store::{Database, Inspection, StoreError};
 
 use super::Setup;
 use super::finding::Finding;
@@ -10,8 +10,14 @@ pub(super) fn database(setup: &Setup<'_>) -> Vec<Finding> {
     let place = setup.data_dir.join(setup.loaded.store_file());
     let place = place.display();
     let finding = match setup.inspection() {
-        Ok(found) if found.hold.is_none() => Finding::ok(format!("{place} will be made at the first start")),
-        Ok(_) => Finding::ok(format!("{place} is whole")),
+        Ok(Inspection { database: Database::Absent, .. }) => {
+            Finding::ok(format!("{place} will be made at the first start"))
+        }
+        Ok(Inspection { database: Database::Whole(_), .. }) => Finding::ok(format!("{place} is whole")),
+        Ok(Inspection { database: Database::Kept, .. }) => Finding::warn(
+            format!("{place} is kept by the daemon alone, because the disk was full when it started"),
+            "restart the daemon once there is room, if other programs have to read the database",
+        ),
         Err(error) => Finding::fail(error.to_string(), remedy(error)),
     };
     vec![finding]
@@ -30,8 +36,10 @@ fn remedy(error: &StoreError) -> &'static str {
 /// A hold survives a restart, so it is easily forgotten.
 pub(super) fn hold(setup: &Setup<'_>) -> Vec<Finding> {
     let Ok(found) = setup.inspection() else { return Vec::new() };
-    let Some(hold) = found.hold.as_ref().filter(|hold| hold.held) else {
-        return vec![Finding::ok("off; new runs are taken")];
+    let hold = match &found.database {
+        Database::Kept => return vec![Finding::ok("the daemon knows; `quell hold` asks it")],
+        Database::Whole(hold) if hold.held => hold,
+        Database::Whole(_) | Database::Absent => return vec![Finding::ok("off; new runs are taken")],
     };
     let since = hold.since.as_ref().map(|since| format!(" since {since}")).unwrap_or_default();
     let by = hold.by.as_ref().map(|by| format!(" by {by}")).unwrap_or_default();

@@ -1,6 +1,7 @@
 //! What a daemon that dies leaves behind, and what the next one makes of it. Where it may die at all is the sweep's business.
 
 mod disk;
+mod disk_at_start;
 mod kills;
 mod refused;
 

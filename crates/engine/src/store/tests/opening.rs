@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use quell_protocol::api::{Hold, Scope};
 use rusqlite::Connection;
 
-use super::super::{Holder, Inspection, Past, StoreError, StoredState, inspect};
+use super::super::{Database, Holder, Inspection, Past, StoreError, StoredState, inspect};
 use super::*;
 
 /// What schema 1 held, as it was written to disk. Never edited: it stands for the databases that people have.
@@ -179,14 +179,14 @@ async fn a_database_of_schema_1_opens_with_all_it_holds() {
 #[tokio::test]
 async fn a_look_changes_nothing_and_sees_the_holder_and_the_hold() {
     let home = tempfile::tempdir().unwrap();
-    assert_eq!(inspect(home.path(), FILE).unwrap(), Inspection { holder: None, hold: None });
+    assert_eq!(inspect(home.path(), FILE).unwrap(), Inspection { holder: None, database: Database::Absent });
     assert_eq!(fs::read_dir(home.path()).unwrap().count(), 0);
     let store = open(&home);
     let hold = Hold { held: true, ..Hold::default() };
     store.set_hold(&hold).await.unwrap();
     let seen = inspect(home.path(), FILE).unwrap();
     assert_eq!(seen.holder, Some(Holder { pid: Some(std::process::id()) }));
-    assert_eq!(seen.hold, Some(hold));
+    assert_eq!(seen.database, Database::Whole(hold));
     store.close().await;
     assert_eq!(inspect(home.path(), FILE).unwrap().holder, None);
     // The look gave the lock back.
@@ -207,4 +207,19 @@ fn a_look_tells_newer_foreign_and_damaged_files() {
     assert_eq!(inspect(home.path(), FILE), Err(StoreError::Foreign(file.clone())));
     fs::write(&file, "not a database at all, only a text of some length").unwrap();
     assert!(matches!(inspect(home.path(), FILE), Err(StoreError::Corrupt(_))));
+}
+
+#[tokio::test]
+async fn a_lock_of_another_program_delays_the_first_write_and_not_the_start() {
+    let (store, home) = fresh();
+    accept(&store, "a", "s").await;
+    store.close().await;
+    let other = rusqlite::Connection::open(home.path().join(FILE)).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let next = open(&home);
+    assert!(next.run(run_id("a")).await.unwrap().is_some());
+    assert!(matches!(next.touch().await, Err(StoreError::Locked(_))));
+    other.execute_batch("ROLLBACK").unwrap();
+    accept(&next, "b", "s").await;
+    assert!(!next.fenced().is_cancelled());
 }

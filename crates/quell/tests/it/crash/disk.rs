@@ -4,7 +4,9 @@
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
+use quell_engine::store::{Database, inspect};
 use quell_testkit::ScriptedModel;
 use quell_testkit::daemon::{Daemon, Home};
 use quell_testkit::model::{Behaviour, Stream};
@@ -49,7 +51,7 @@ impl Cramped {
         std::fs::create_dir(&disk).unwrap();
         std::os::unix::fs::symlink("disk/quell.db", home.data().join("quell.db")).unwrap();
         let disk_path = disk.display();
-        let first = format!("mount -t tmpfs -o size=1m small \"{disk_path}\" && : > \"{disk_path}/quell.db\"");
+        let first = format!("mount -t tmpfs -o size=8m small \"{disk_path}\" && : > \"{disk_path}/quell.db\"");
         let daemon = home.start(&wrapped(&home, &first)).await;
         let disk = Path::new("/proc").join(daemon.pid().to_string()).join("root").join(disk.strip_prefix("/").unwrap());
         Self { model, daemon, disk }
@@ -63,6 +65,28 @@ impl Cramped {
 
     fn make_room(&self) {
         std::fs::remove_file(self.disk.join("filler")).unwrap();
+    }
+
+    /// Waits until `/readyz` answers this; an answer counts for a moment. Returns its text.
+    async fn readiness(&self, status: u16) -> String {
+        let begun = Instant::now();
+        loop {
+            let answer = self.daemon.http().get("/readyz").await;
+            if answer.status == status {
+                return format!("{answer:?}");
+            }
+            assert!(begun.elapsed() < PATIENCE, "{answer:?}");
+        }
+    }
+
+    /// Whether a restart would find the hold.
+    fn hold_in_database(&self) -> bool {
+        let copy = tempfile::tempdir().unwrap();
+        for name in ["quell.db", "quell.db-wal"] {
+            std::fs::copy(self.disk.join(name), copy.path().join(name)).unwrap();
+        }
+        let found = inspect(copy.path(), "quell.db").unwrap();
+        matches!(found.database, Database::Whole(hold) if hold.held)
     }
 
     async fn send(&self, session: &str) -> quell_testkit::daemon::Answer {
@@ -122,7 +146,7 @@ async fn a_full_disk_ends_runs_with_a_reason_and_hangs_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hold_on_a_full_disk_says_that_it_is_not_written_and_holds() {
+async fn a_hold_on_a_full_disk_says_that_it_is_not_written_and_is_written_later() {
     let site = Cramped::open().await;
     let http = site.daemon.http();
     assert_eq!(http.get("/readyz").await.status, 200);
@@ -132,31 +156,35 @@ async fn a_hold_on_a_full_disk_says_that_it_is_not_written_and_holds() {
     assert!(format!("{refused:?}").contains("new runs are refused from now on"), "{refused:?}");
     assert_eq!(http.get("/api/hold").await.expect_status(200)["held"], true, "it is told that nothing is on hold");
     assert_eq!(site.send("new").await.code(), Some("held"));
+    let unready = site.readiness(503).await;
+    assert!(unready.contains("0 KiB are free"), "{unready}");
+    assert!(!site.hold_in_database(), "it fits, so this test shows nothing");
 
     site.make_room();
+    site.readiness(200).await;
     assert_eq!(http.get("/api/hold").await.expect_status(200)["held"], true);
-    let begun = std::time::Instant::now();
-    while http.get("/readyz").await.status != 200 {
-        assert!(begun.elapsed() < PATIENCE, "not ready again");
+    let begun = Instant::now();
+    while !site.hold_in_database() {
+        assert!(begun.elapsed() < PATIENCE, "not written although there is room\n{}", site.daemon.output());
     }
 }
 
 /// The first write of a start is the number of the boot, which all later ones are checked against.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_disk_that_is_full_at_the_start_is_named_and_not_taken_for_another_daemon() {
+async fn a_log_that_cannot_grow_at_the_start_is_not_taken_for_another_daemon() {
     let model = ScriptedModel::start().await;
     let home = Home::new(&config(&model));
     home.start(exe()).await.kill9().await;
     // What a crash leaves of the database's log is as long as a file may be: it cannot grow.
     let log = std::fs::metadata(home.data().join("quell.db-wal")).unwrap().len();
     assert!(log > 64 * 1024, "the shared memory beside a log of {log} bytes does not fit either");
-    // One that starts all the same is ended after a while.
-    let wrapper = script(&home, &format!("trap '' XFSZ; ulimit -f 72; exec timeout 20 '{}' \"$@\"", exe().display()));
-    let mut serve = home.command(&wrapper);
-    serve.arg("serve").arg("--config").arg(home.config()).args(["--listen", "127.0.0.1:0"]);
-    let ended = run(&mut serve);
-    assert_eq!(ended.code, 1, "{ended:?}");
-    assert!(ended.err.contains("quell.db") && ended.err.contains("cannot be read or written"), "{ended:?}");
+    let wrapper = script(&home, &format!("trap '' XFSZ; ulimit -f 72; exec '{}' \"$@\"", exe().display()));
+    let daemon = home.start_unready(&wrapper).await;
+    let unready = daemon.http().get("/readyz").await;
+    assert!(format!("{unready:?}").contains("cannot be read or written"), "{unready:?}");
+    let refused = daemon.http().post("/api/sessions/s/runs", &json!({"text": "go"})).await;
+    assert_eq!((refused.status, refused.code()), (503, Some("store_unavailable")), "{refused:?}");
+    assert!(daemon.stop().await.success(), "{}", daemon.output());
     assert!(home.start(exe()).await.stop().await.success());
 }
 

@@ -60,7 +60,7 @@ impl From<SubmitError> for Refusal {
             SubmitError::Refused(Refused::ShuttingDown) | SubmitError::Closed => {
                 Self::unavailable(text).with_details(json!({"reason": "gateway-restarting"}))
             }
-            SubmitError::Store(_) => Self::unavailable(text),
+            SubmitError::Store(_) | SubmitError::NotYet(_) => Self::unavailable(text),
         }
     }
 }
