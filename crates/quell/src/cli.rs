@@ -141,6 +141,7 @@ fn configuration(command: ConfigCommand) -> anyhow::Result<ExitCode> {
         ConfigCommand::Check { config } => {
             let loaded = config::load(config.as_deref())?;
             loaded.check_channels()?;
+            loaded.check_workdirs(&config::data_dir()?)?;
             let source = match &loaded.source {
                 Source::File { path, .. } => format!("{} is valid", path.display()),
                 Source::Environment => {

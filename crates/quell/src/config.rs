@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use quell_engine::EngineConfig;
-use quell_engine::agent::{AgentConfig, Limits};
+use quell_engine::agent::{AgentConfig, Limits, Materials};
 use quell_engine::clock::Clock;
 use quell_engine::dispatch::{Retention, SessionSettings};
 use quell_engine::hooks::HookSettings;
@@ -261,6 +261,19 @@ impl Loaded {
         }
     }
 
+    /// Whether an agent would work where Quell's own files or keys are; no start takes it so.
+    pub(crate) fn check_workdirs(&self, data_dir: &Path) -> anyhow::Result<()> {
+        let (work_dir, protected) = (work_dir(data_dir), self.protected(data_dir));
+        for (id, agent) in &self.config.agents {
+            let Some(problem) = protected.problem_of(&Materials::workdir(&work_dir, id, agent)) else { continue };
+            match &self.source {
+                Source::File { path, .. } => bail!("{}", blame(path, &format!("agents.{id}.workdir"), &problem)),
+                Source::Environment => bail!("agent {id}: {problem}"),
+            }
+        }
+        Ok(())
+    }
+
     /// The admin token's file.
     pub(crate) fn token_file(&self, data_dir: &Path) -> PathBuf {
         self.config.server.token_file.clone().unwrap_or_else(|| data_dir.join("token"))
@@ -278,14 +291,20 @@ impl Loaded {
         StopTimes { term: ms(stop.term_ms), grace: ms(stop.grace_ms), hard: ms(stop.hard_ms) }
     }
 
-    /// The files that decide what agents may do: the one that was read, and the one that a start without a name reads.
+    /// The files that decide what agents may do: the one that was read, the one that a start without a name reads, and those that
+    /// hold keys.
     pub(crate) fn protected(&self, data_dir: &Path) -> Protected {
         let read = match &self.source {
             Source::File { path, .. } => Some(path.clone()),
             Source::Environment => None,
         };
-        let files = [read, environment::shared_file(), Some(self.token_file(data_dir))];
-        Protected { directories: vec![data_dir.to_owned()], files: files.into_iter().flatten().collect() }
+        let own = [read, environment::shared_file(), Some(self.token_file(data_dir))];
+        let Config { providers, channels, hooks, .. } = &self.config;
+        let keys = providers.values().filter_map(|provider| provider.api_key_file.clone());
+        let tokens = channels.values().filter_map(|channel| channel.token_file.clone());
+        let keys = keys.chain(tokens).chain(hooks.secret_file.clone());
+        let files = own.into_iter().flatten().chain(keys).collect();
+        Protected { directories: vec![data_dir.to_owned()], files }
     }
 
     /// One line about a `quell.toml` where the daemon is started, which is not read.

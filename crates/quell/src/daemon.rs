@@ -43,6 +43,7 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     }
     let loaded = config::load(args.config.as_deref())?;
     loaded.check_channels()?;
+    loaded.check_workdirs(&config::data_dir()?)?;
     if let Some(unread) = loaded.unread_file() {
         tracing::warn!("{unread}");
     }

@@ -152,6 +152,7 @@ impl Reload {
     fn take(&self, path: &Path) -> anyhow::Result<Taken> {
         let mut loaded = config::load_file(path.to_owned())?;
         loaded.check_channels()?;
+        loaded.check_workdirs(&config::data_dir()?)?;
         if loaded.config.asks_for_demo_model() {
             let demo = self.0.demo.as_deref();
             let demo = demo.context("the demo model starts with the daemon alone; start the daemon again")?;

@@ -200,6 +200,15 @@ impl Door {
     }
 }
 
+/// Why this can be no entry of `allowed_hosts`.
+#[must_use]
+pub fn host_problem(entry: &str) -> Option<String> {
+    let text = format!(
+        "{entry:?} is no host name; write it as in \"quell.example.org\", without scheme, path or wildcard. An IP address needs no entry"
+    );
+    name_of(entry).is_none().then_some(text)
+}
+
 /// The machine's own name, those that are configured, and those of the web origins that may come.
 fn own_names(settings: &DoorSettings) -> Vec<String> {
     let machine = rustix::system::uname().nodename().to_string_lossy().into_owned();

@@ -43,8 +43,8 @@ impl Protected {
         }
         let held = self.files.iter().find(|file| places_of(file).any(|name| name.starts_with(&workdir)))?;
         Some(format!(
-            "its workdir {place} holds {}, with which an agent could change what it may do; move that file to a place outside and \
-             name it (quell serve --config FILE, QUELL_CONFIG, or token_file), or choose another workdir",
+            "its workdir {place} holds {}, a file of keys or one with which an agent could change what it may do; move that file to a \
+             place outside and name it there (quell serve --config FILE, QUELL_CONFIG, or the key that names it), or choose another workdir",
             held.display()
         ))
     }

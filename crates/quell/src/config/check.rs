@@ -7,6 +7,7 @@ use quell_engine::memory::MemorySettings;
 use quell_kernel::society::{BadParent, Tree};
 use quell_protocol::AgentId;
 use quell_surfaces::channels::config::ChannelConfig;
+use quell_surfaces::door::host_problem;
 
 use super::Config;
 
@@ -128,6 +129,8 @@ fn section_problems(config: &Config) -> Vec<Problem> {
     let hooks = config.hooks.check().err();
     let hooks = hooks.map(|bad| Problem { key: format!("hooks.{}", bad.key), text: bad.problem });
     let mut found: Vec<Problem> = hooks.into_iter().collect();
+    let strange = config.server.allowed_hosts.iter().find_map(|name| host_problem(name));
+    found.extend(strange.map(|text| Problem { key: "server.allowed_hosts".to_owned(), text }));
     memory_problems(&config.memory, &mut |key, text| found.push(Problem { key: key.to_owned(), text }));
     found.extend(retention_problems(&config.retention));
     found.extend(config.messages.problem().map(|(key, text)| Problem { key: format!("messages.{key}"), text }));

@@ -122,6 +122,52 @@ fn a_channel_that_cannot_be_made_is_an_error_before_anything_is_started() {
     assert_eq!(verb(&home, &["config", "check"]).code, 0);
 }
 
+#[rstest]
+#[case("https://quell.example.org")]
+#[case("*.example.org")]
+#[case("quell.example.org/chat")]
+#[case("")]
+fn a_bad_entry_of_allowed_hosts_is_an_error_that_names_it(#[case] entry: &str) {
+    let home = Home::new(&format!("[server]\nallowed_hosts = [\"quell.lan\", {entry:?}]\n"));
+    for words in [&["config", "check"][..], &["serve"]] {
+        let shown = verb(&home, words);
+        assert_eq!(shown.code, 1, "{words:?} {shown:?}");
+        let named = format!("server.allowed_hosts: {entry:?} is no host name");
+        assert!(shown.err.contains("quell.toml:2:17: ") && shown.err.contains(&named), "{shown:?}");
+    }
+}
+
+#[rstest]
+#[case::the_data("workdir = \"FOLDER/data/work\"", "where Quell keeps its keys")]
+#[case::the_configuration("workdir = \"FOLDER\"", "where Quell keeps its keys")]
+#[case::a_key_file(
+    "workdir = \"FOLDER/work\"\n[providers.p]\nkind = \"openai\"\napi_key_file = \"FOLDER/work/key\"",
+    "work/key, a file of keys"
+)]
+#[case::a_secret("workdir = \"FOLDER/work\"\n[hooks]\nsecret_file = \"FOLDER/work/key\"", "work/key, a file of keys")]
+#[case::a_token_of_a_channel(
+    "workdir = \"FOLDER/work\"\n[channels.c]\nkind = \"telegram\"\ntoken_file = \"FOLDER/work/key\"",
+    "work/key, a file of keys"
+)]
+#[case::the_token(
+    "workdir = \"FOLDER/work\"\n[server]\ntoken_file = \"FOLDER/work/token\"",
+    "work/token, a file of keys"
+)]
+fn the_check_refuses_the_workdirs_that_a_start_refuses(#[case] text: &str, #[case] says: &str) {
+    let home = Home::new("");
+    fs::create_dir(home.folder().join("work")).unwrap();
+    fs::write(home.folder().join("work/key"), "1234567:AATokenOfNobody_0123456789abcdef\n").unwrap();
+    let text = text.replace("FOLDER", &home.folder().display().to_string());
+    fs::write(home.config(), format!("[agents.main]\nmodel = \"demo/demo\"\n{text}\n")).unwrap();
+    let said = |words: &[&str]| {
+        let shown = verb(&home, words);
+        assert_eq!(shown.code, 1, "{words:?} {shown:?}");
+        assert!(shown.err.contains("quell.toml:3:11: agents.main.workdir: ") && shown.err.contains(says), "{shown:?}");
+        shown.err
+    };
+    assert_eq!(said(&["config", "check"]), said(&["serve", "--listen", "127.0.0.1:0"]));
+}
+
 #[test]
 fn the_schema_is_json() {
     let shown = verb(&Home::new(""), &["config", "schema"]);

@@ -49,7 +49,7 @@ fn a_workdir_that_holds_the_configuration_or_data_is_refused() {
     ] {
         fs::write(home.config(), format!("[agents.main]\nworkdir = {:?}\n", workdir.display().to_string())).unwrap();
         let said = refusal(&mut serve(&home));
-        assert!(said.contains("agent \"main\"") && said.contains(says), "{}: {said}", workdir.display());
+        assert!(said.contains("agents.main.workdir") && said.contains(says), "{}: {said}", workdir.display());
     }
     // The configuration alone, beside the data.
     let inner = folder.join("inner");
@@ -58,7 +58,7 @@ fn a_workdir_that_holds_the_configuration_or_data_is_refused() {
     fs::write(&file, format!("[agents.main]\nworkdir = {:?}\n", inner.display().to_string())).unwrap();
     let mut command = home.command(exe());
     let said = refusal(command.args(["serve", "--listen", "127.0.0.1:0", "--config"]).arg(&file));
-    assert!(said.contains("with which an agent could change what it may do"), "{said}");
+    assert!(said.contains("one with which an agent could change what it may do"), "{said}");
 }
 
 /// An agent wrote it, and its `on_start` ran at the next start.
