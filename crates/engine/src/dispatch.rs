@@ -352,8 +352,13 @@ fn build_workshop(
         home,
     };
     let society = Society::new(materials, &config.agents)?;
-    let wardens = Wardens::with_record(config.warden.clone(), config.stop, &config.data_dir.join(WARDENS_FILE))
-        .map_err(StartError::Wardens)?;
+    let wardens = Wardens::with_record(
+        config.warden.clone(),
+        config.stop,
+        &config.data_dir.join(WARDENS_FILE),
+        config.open_files,
+    )
+    .map_err(StartError::Wardens)?;
     let mcp = Mcp::new(McpSettings {
         servers: config.mcp.clone(),
         wardens: wardens.clone(),

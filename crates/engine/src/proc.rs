@@ -254,6 +254,8 @@ struct Shared {
     executable: Executable,
     times: StopTimes,
     record: Option<Arc<Record>>,
+    /// The soft limit of open files of commands; none where they have that of this process.
+    open_files: Option<u64>,
     /// Wardens of the last daemon that were killed with it.
     unfinished: Vec<Birth>,
     /// Whether it has been told that commands get no namespace.
@@ -266,15 +268,21 @@ impl Wardens {
     /// # Errors
     /// When the executable cannot be opened or the kernel knows no sub-reapers.
     pub fn new(executable: WardenExe, times: StopTimes) -> io::Result<Self> {
-        Self::recording(executable, times, None, Vec::new())
+        Self::recording(executable, times, (None, Vec::new()), None)
     }
 
     /// As [`Wardens::new`], with a file in which births and ends of wardens are noted, so that the next daemon finds what a
-    /// killed one left. A file that cannot be used is told in the log and done without.
+    /// killed one left. A file that cannot be used is told in the log and done without. Commands get the soft limit `open_files`,
+    /// if there is one.
     ///
     /// # Errors
     /// As [`Wardens::new`].
-    pub fn with_record(executable: WardenExe, times: StopTimes, record: &Path) -> io::Result<Self> {
+    pub fn with_record(
+        executable: WardenExe,
+        times: StopTimes,
+        record: &Path,
+        open_files: Option<u64>,
+    ) -> io::Result<Self> {
         let (record, unfinished) = match Record::open(record) {
             Ok((record, unfinished)) => (Some(record), unfinished),
             Err(error) => {
@@ -282,18 +290,19 @@ impl Wardens {
                 (None, Vec::new())
             }
         };
-        Self::recording(executable, times, record, unfinished)
+        Self::recording(executable, times, (record, unfinished), open_files)
     }
 
     fn recording(
         executable: WardenExe,
         times: StopTimes,
-        record: Option<Arc<Record>>,
-        unfinished: Vec<Birth>,
+        (record, unfinished): (Option<Arc<Record>>, Vec<Birth>),
+        open_files: Option<u64>,
     ) -> io::Result<Self> {
         set_child_subreaper(Some(getpid()))?;
         let executable = Executable::open(executable)?;
-        Ok(Self(Arc::new(Shared { executable, times, record, unfinished, warned: AtomicBool::new(false) })))
+        let warned = AtomicBool::new(false);
+        Ok(Self(Arc::new(Shared { executable, times, record, open_files, unfinished, warned })))
     }
 
     /// Ends what is alive of these runs and of the last daemon's wardens, once, before anything is started. A daemon that dies

@@ -344,6 +344,7 @@ impl Loaded {
             lifecycle: Vec::new(),
             tools: ToolSettings { unconfined: config.tools.unconfined, fetch, protected },
             environment: quell_engine::proc::base_environment(std::env::vars_os()),
+            open_files: None,
             warden: WardenExe::ThisProcess,
             probe: Probe::default(),
         }

@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use anyhow::Context;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
-use quell_engine::Engine;
 use quell_engine::agent::Materials;
 use quell_engine::llm::demo::{DemoModel, DemoScript};
+use quell_engine::{Engine, EngineConfig};
 use quell_protocol::{Leftover, RunId};
 use quell_surfaces::channels::flow::Channels;
 use quell_surfaces::serve::{Listeners, LocalListener, SOCKET_FILE, raise_open_files};
@@ -37,10 +37,16 @@ const ADDRESS_AGAIN: Duration = Duration::from_secs(5);
 const DOORS_CLOSE: Duration = Duration::from_millis(300);
 
 pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
-    match raise_open_files() {
-        Ok(limit) => tracing::debug!(before = limit.before, now = limit.now, "limit of open files"),
-        Err(error) => tracing::warn!(%error, "the limit of open files cannot be raised"),
-    }
+    let open_files = match raise_open_files() {
+        Ok(limit) => {
+            tracing::debug!(before = limit.before, now = limit.now, "limit of open files");
+            Some(limit.before)
+        }
+        Err(error) => {
+            tracing::warn!(%error, "the limit of open files cannot be raised");
+            None
+        }
+    };
     let loaded = config::load(args.config.as_deref())?;
     loaded.check_channels()?;
     loaded.check_workdirs(&config::data_dir()?)?;
@@ -48,13 +54,14 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
         tracing::warn!("{unread}");
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let code = runtime.block_on(serve(loaded, args.listen));
+    let code = runtime.block_on(serve(loaded, args.listen, open_files));
     // A resolver thread or a stuck disk must not keep the process.
     runtime.shutdown_timeout(Duration::from_millis(100));
     code
 }
 
-async fn serve(mut loaded: Loaded, listen: Option<SocketAddr>) -> anyhow::Result<ExitCode> {
+/// Commands get the limit `open_files`, with which this process was started.
+async fn serve(mut loaded: Loaded, listen: Option<SocketAddr>, open_files: Option<u64>) -> anyhow::Result<ExitCode> {
     let _outlived = outlive_limits().context("signals cannot be caught")?;
     let data_dir = config::data_dir()?;
     // First of all, so that who starts a second daemon reads one line that says so.
@@ -66,7 +73,7 @@ async fn serve(mut loaded: Loaded, listen: Option<SocketAddr>) -> anyhow::Result
     let metrics = metrics.install_recorder().context("metrics cannot be installed")?;
     describe_metrics();
     let demo = start_demo_model(&mut loaded).await?;
-    let engine = Engine::start(loaded.engine(data_dir.clone())).await?;
+    let engine = Engine::start(EngineConfig { open_files, ..loaded.engine(data_dir.clone()) }).await?;
     tell_of_earlier_workdirs(&engine, &data_dir);
     let reload = Reload::new(&engine, &loaded, demo.as_ref().map(DemoModel::base_url));
     let served = tokio::select! {

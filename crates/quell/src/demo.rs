@@ -212,6 +212,7 @@ fn engine_config(home: &Path, base_url: &str, isolate: Isolate) -> anyhow::Resul
         lifecycle: Vec::new(),
         tools: ToolSettings::default(),
         environment: quell_engine::proc::base_environment(std::env::vars_os()),
+        open_files: None,
         warden: WardenExe::ThisProcess,
         probe: Probe::default(),
     })

@@ -61,6 +61,8 @@ pub struct EngineConfig {
     pub tools: ToolSettings,
     /// The environment that processes get.
     pub environment: Vec<(OsString, OsString)>,
+    /// The soft limit of open files that processes get, where this process has raised its own.
+    pub open_files: Option<u64>,
     /// The executable that wardens are started from.
     pub warden: WardenExe,
     /// Called at every point a run reaches; for tests.

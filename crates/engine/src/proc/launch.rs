@@ -72,6 +72,7 @@ fn start(shared: &Shared, spec: &CommandSpec, input: Input) -> io::Result<Launch
         input,
         argv: spec.argv.clone(),
         env: spec.env.clone(),
+        open_files: shared.open_files,
         record: shared.record.is_some(),
     };
     // They wait in the socket for the warden.

@@ -8,7 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
 use rustix::io::Errno;
-use rustix::process::{Pid, getpid};
+use rustix::process::{Pid, Resource, Rlimit, getpid, getrlimit, setrlimit};
 
 use super::cgroup::Cgroup;
 use super::input::{self, Input};
@@ -78,8 +78,20 @@ pub(super) fn start_command(order: &Order, input: Stdio) -> io::Result<Pid> {
     #[expect(clippy::disallowed_methods, reason = "this is the one place where commands are born")]
     let mut command = Command::new(program);
     command.args(args).env_clear().envs(order.env.iter().map(|(name, value)| (name, value)));
-    let child = command.stdin(input).process_group(0).spawn()?;
+    command.stdin(input).process_group(0);
+    let child = with_open_files(order.open_files, || command.spawn())?;
     pid_of(child.id())
+}
+
+/// Starts something under this soft limit of open files, which it inherits: programs may take long, or fail, under the daemon's.
+fn with_open_files<T>(limit: Option<u64>, start: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    let own = getrlimit(Resource::Nofile);
+    let Some(limit) = limit else { return start() };
+    let current = Some(own.maximum.map_or(limit, |most| most.min(limit)));
+    setrlimit(Resource::Nofile, Rlimit { current, ..own })?;
+    let started = start();
+    setrlimit(Resource::Nofile, own)?;
+    started
 }
 
 /// A child's number as a [`Pid`].

@@ -108,6 +108,9 @@ pub(super) fn words(bytes: &[u8]) -> impl Iterator<Item = Word> {
     bytes.split_inclusive(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok())
 }
 
+/// In place of a limit that is not set.
+const NO_LIMIT: &str = "-";
+
 /// What a warden is asked to run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Order {
@@ -121,6 +124,8 @@ pub(super) struct Order {
     pub(super) argv: Vec<OsString>,
     /// The command's whole environment.
     pub(super) env: Vec<(OsString, OsString)>,
+    /// The command's soft limit of open files, where it is not the warden's.
+    pub(super) open_files: Option<u64>,
     /// Whether the record of births follows, to note the own end in it.
     pub(super) record: bool,
 }
@@ -149,7 +154,9 @@ impl Order {
         let term = self.term.as_millis().to_string();
         let count = self.argv.len().to_string();
         let record = if self.record { "record" } else { "no-record" };
-        let head = [term.as_str(), self.isolate.word(), self.input.word(), record, count.as_str()].map(OsStr::new);
+        let files = self.open_files.map_or_else(|| NO_LIMIT.to_owned(), |limit| limit.to_string());
+        let head =
+            [term.as_str(), self.isolate.word(), self.input.word(), &files, record, count.as_str()].map(OsStr::new);
         let variables = self.env.iter().flat_map(|(name, value)| [name.as_os_str(), value.as_os_str()]);
         let mut bytes = Vec::new();
         for field in head.into_iter().chain(self.argv.iter().map(OsString::as_os_str)).chain(variables) {
@@ -165,6 +172,10 @@ impl Order {
         let term = Duration::from_millis(word()?.parse().ok()?);
         let isolate = Isolate::from_word(word()?)?;
         let input = Input::from_word(word()?)?;
+        let open_files = match word()? {
+            NO_LIMIT => None,
+            limit => Some(limit.parse().ok()?),
+        };
         let record = word()? == "record";
         let count: usize = word()?.parse().ok()?;
         let mut rest: Vec<OsString> = fields.map(|field| OsString::from_vec(field.to_vec())).collect();
@@ -176,7 +187,7 @@ impl Order {
         while let Some(name) = variables.next() {
             env.push((name, variables.next()?));
         }
-        Some(Self { term, isolate, input, argv: rest, env, record })
+        Some(Self { term, isolate, input, argv: rest, env, open_files, record })
     }
 }
 
@@ -196,13 +207,17 @@ mod tests {
             input: Input::Pipe,
             argv: vec!["sh".into(), "-c".into(), "echo \"a b\"\nexit 3".into(), OsString::new()],
             env: vec![("PATH".into(), "/bin".into()), ("EMPTY".into(), OsString::new())],
+            open_files: Some(1024),
             record: true,
         }
     }
 
     #[test]
     fn an_order_survives_its_file() {
-        assert_eq!(Order::from_file(order().to_file().unwrap()).unwrap(), order());
+        let unlimited = Order { open_files: None, ..order() };
+        for order in [order(), unlimited] {
+            assert_eq!(Order::from_file(order.to_file().unwrap()).unwrap(), order);
+        }
     }
 
     #[test]

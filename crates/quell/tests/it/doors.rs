@@ -198,6 +198,7 @@ fn plan(model: &ScriptedModel, data_dir: PathBuf) -> Plan {
         tools: ToolSettings::default(),
         environment: Vec::new(),
         // Runs of most of these tests start no processes.
+        open_files: None,
         warden: WardenExe::Path("/bin/true".into()),
         probe: Probe::default(),
     };

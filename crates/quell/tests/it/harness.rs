@@ -485,6 +485,7 @@ pub(crate) fn config(data: &Path, base_url: &str, probe: Probe) -> EngineConfig 
             ..ToolSettings::default()
         },
         environment: base_environment(std::env::vars_os()),
+        open_files: None,
         warden: WardenExe::Path(env!("CARGO_BIN_EXE_quell").into()),
         probe,
     }

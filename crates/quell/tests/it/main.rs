@@ -29,6 +29,7 @@ mod mcp;
 mod memory;
 mod metrics;
 mod node;
+mod open_files;
 mod openapi;
 mod openclaw;
 mod operations;

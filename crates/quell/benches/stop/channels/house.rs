@@ -149,6 +149,7 @@ fn config(dir: &TempDir, base_url: String, in_flight_runs: usize) -> EngineConfi
         tools: ToolSettings::default(),
         environment: base_environment(std::env::vars_os()),
         // No row of this bench starts a process.
+        open_files: None,
         warden: WardenExe::Path("/bin/false".into()),
         probe: Probe::default(),
     }

@@ -116,6 +116,7 @@ fn config(dir: &TempDir, model: &ScriptedModel) -> EngineConfig {
         lifecycle: Vec::new(),
         tools: ToolSettings::default(),
         environment: base_environment(std::env::vars_os()),
+        open_files: None,
         // No test of this crate starts a process.
         warden: WardenExe::Path("/bin/false".into()),
         probe: Probe::default(),
