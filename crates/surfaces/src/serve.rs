@@ -5,6 +5,8 @@ mod connections;
 mod descriptors;
 mod local;
 mod slow_body;
+#[cfg(test)]
+mod tests;
 
 use std::convert::Infallible;
 use std::io;
@@ -255,7 +257,7 @@ where
     http.keep_alive(!stops_only);
     let mut served = pin!(http.serve_connection(TokioIo::new(stream), answer).with_upgrades());
     let mut unwelcome = pin!(sleep(UNAUTHENTICATED));
-    let mut told = false;
+    let (mut told, mut is_last) = (false, false);
     loop {
         tokio::select! {
             ended = served.as_mut() => {
@@ -269,9 +271,10 @@ where
                 served.as_mut().graceful_shutdown();
             }
             () = unwelcome.as_mut(), if !connection.is_authenticated() => {
-                if unwelcome.deadline() + LAST_REQUEST <= tokio::time::Instant::now() {
+                if is_last {
                     return;
                 }
+                is_last = true;
                 served.as_mut().graceful_shutdown();
                 let last = unwelcome.deadline() + LAST_REQUEST;
                 unwelcome.as_mut().reset(last);
