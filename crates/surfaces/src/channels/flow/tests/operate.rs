@@ -13,7 +13,7 @@ use super::House;
 use super::paper::{Call, Fault, busy, refused};
 use crate::channels::flow::NotAddressed;
 
-fn admin() -> Caller {
+pub(super) fn admin() -> Caller {
     let principal = Principal::parse("admin").unwrap();
     Caller { principal, scope: Scope::Admin, grants: Grants::ALL, surface: Surface::Cli, origin: Origin::inside() }
 }
