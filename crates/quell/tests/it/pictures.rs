@@ -127,12 +127,14 @@ async fn a_run_keeps_the_pictures_that_it_has_read() {
 #[rstest]
 #[case::outside("/etc/hostname", "it lies where this agent sees none")]
 #[case::no_picture("WORKDIR/a.txt", "it is of a kind that cannot be shown")]
+#[case::too_large("WORKDIR/large.png", "it is too large")]
 #[case::gone("WORKDIR/none.png", "it cannot be read any more")]
 #[case::plain_http("http://127.0.0.1:1/a.png", "it lies where this agent sees none")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_not_shown_leaves_a_word(#[case] source: &str, #[case] words: &str) {
     let house = house().await;
     std::fs::write(house.workdir().join("a.txt"), "a secret").unwrap();
+    std::fs::write(house.workdir().join("large.png"), [PNG, &vec![0; 5 << 20]].concat()).unwrap();
     let source = source.replace("WORKDIR", &house.workdir().display().to_string());
     let view = ask(&house, OPENAI, &format!("see [IMAGE:{source}]!")).await;
     assert_eq!(view.verdict, Some(Verdict::Completed));
