@@ -36,6 +36,10 @@ pub enum Program {
     ForgedReport,
     /// Waits for a child that shares its memory and never goes on.
     WaitsForVfork,
+    /// Has work in the kernel: a ring with a thread of its own and reads that never end, which a child has too.
+    LeavesWork,
+    /// Has two thousand threads.
+    ManyThreads,
 }
 
 impl Program {
@@ -43,6 +47,8 @@ impl Program {
         match self {
             Self::ZombieLeader => ("zombie_leader", include_str!("hostile/zombie_leader.c")),
             Self::WaitsForVfork => ("waits_for_vfork", include_str!("hostile/waits_for_vfork.c")),
+            Self::LeavesWork => ("leaves_work", include_str!("hostile/leaves_work.c")),
+            Self::ManyThreads => ("many_threads", include_str!("hostile/many_threads.c")),
             Self::ForgedReport => ("forged_report", include_str!("hostile/forged_report.c")),
         }
     }
@@ -140,6 +146,31 @@ pub fn storm_without_warden(mark: &Marker) -> String {
     format!(
         "for i in 1 2 3 4 5 6 7 8; do (while :; do setsid sh -c '(sleep 0.01 &)' {} & wait; done) & done; \
          echo hostile storms; kill -9 $PPID; wait",
+        mark.as_str()
+    )
+}
+
+/// One of the programs that take nothing but a mark.
+#[must_use]
+pub fn runs(program: &Path, mark: &Marker) -> String {
+    format!("exec {} {}", program.display(), mark.as_str())
+}
+
+/// As many processes as its user, or a bound, lets it have.
+#[must_use]
+pub fn fills_the_process_table(mark: &Marker) -> String {
+    format!(
+        "(ulimit -u 64 2>/dev/null; i=0; while [ $i -lt 400 ]; do sh -c 'trap : TERM; while :; do sleep 9; done' {0} & i=$((i + 1)); done) \
+         2>/dev/null; echo hostile full; exec sh -c 'while :; do sleep 1; done' {0}",
+        mark.as_str()
+    )
+}
+
+/// Takes from the daemon what it may have of one thing: memory (`as`), processes (`nproc`), time (`cpu`).
+#[must_use]
+pub fn limits_its_daemon(limit: &str, mark: &Marker) -> String {
+    format!(
+        "set -- $(cat /proc/$PPID/stat); prlimit --pid $4 --{limit}; echo hostile limits; sh -c 'while :; do sleep 1; done' {}",
         mark.as_str()
     )
 }

@@ -250,6 +250,57 @@ async fn other_ways_to_be_out_of_reach_end_with_the_stop(
 }
 
 #[rstest]
+#[case::work_in_the_kernel(Some(Program::LeavesWork))]
+#[case::many_threads(Some(Program::ManyThreads))]
+#[case::a_full_process_table(None)]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_takes_much_of_the_machine_ends_with_the_stop(
+    #[case] program: Option<Program>,
+    #[values(User::Root, User::Ordinary)] user: User,
+    #[values("auto", "none")] isolate: &str,
+) {
+    let Some(site) = Site::new(user, isolate).await else { return };
+    let daemon = site.daemon().await;
+    let command = match program {
+        Some(program) => hostile::runs(&site.program(program), &site.mark),
+        None => hostile::fills_the_process_table(&site.mark),
+    };
+    let run = site.attacked(&daemon, &command).await;
+    let receipt = site.stopped(&daemon, &run, false).await;
+    assert_eq!(receipt["leftovers"], json!([]), "{receipt:#}");
+    site.next_message_works(&daemon).await;
+}
+
+/// Whoever may do this may also kill the daemon. It stops, or it is dead and nothing of its runs lives.
+#[rstest]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_daemon_that_may_have_nothing_more_stops_or_leaves_nothing(
+    #[values("as=1:1", "nproc=1:1", "data=1:1", "stack=1:1")] limit: &str,
+    #[values(User::Root, User::Ordinary)] user: User,
+    #[values("auto", "none")] isolate: &str,
+) {
+    let Some(site) = Site::new(user, isolate).await else { return };
+    let daemon = site.daemon().await;
+    let run = site.attacked(&daemon, &hostile::limits_its_daemon(limit, &site.mark)).await;
+    let asked = daemon.http();
+    let path = format!("/api/runs/{run}/stop?wait=1");
+    let body = json!({});
+    let stopped = tokio::select! {
+        answer = asked.post(&path, &body) => Some(answer.expect_status(200)),
+        _ = daemon.ended() => None,
+    };
+    site.mark.gone(PATIENCE).await;
+    let receipt = match stopped {
+        Some(view) => view["receipt"].clone(),
+        None => {
+            let next = site.daemon().await;
+            next.http().get(&format!("/api/runs/{run}")).await.expect_status(200)["receipt"].clone()
+        }
+    };
+    assert_eq!(receipt["leftovers"], json!([]), "{receipt:#}");
+}
+
+#[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_warden_without_descriptors_ends_its_command(
     #[values(User::Root, User::Ordinary)] user: User,
