@@ -46,7 +46,10 @@ pub(super) struct Provider {
 /// HTTP clients, one for each way to connect that is really needed, shared by all providers that connect that way. Clones are
 /// the same.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Clients(Arc<Mutex<BTreeMap<(Route, Reach, Duration), Client>>>);
+pub(super) struct Clients(Arc<Mutex<BTreeMap<Connecting, Client>>>);
+
+/// A way to connect: how the host is reached, which addresses may be, and how long a connection may take.
+type Connecting = (Route, Reach, Duration);
 
 /// How a host is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
