@@ -76,6 +76,10 @@ impl Agent {
     /// Who is paid for its tokens.
     #[must_use]
     pub fn bill(&self) -> Bill {
+        if self.own_model {
+            // Its name is its session's to choose, and so is whom it pays.
+            return Bill { provider: "own".to_owned(), price: None };
+        }
         Bill { provider: self.model.provider_name().to_owned(), price: self.config.daily_limit().price }
     }
 

@@ -383,7 +383,7 @@ impl Cell {
     }
 
     /// Announces the end with the receipt.
-    pub fn announce_ended(&self, debts: Debts) {
+    pub fn announce_ended(&self, debts: Debts, count: impl FnOnce(&Receipt)) {
         let mut facts = self.facts();
         let now = self.clock.now();
         facts.times.settled = Some(now);
@@ -392,6 +392,8 @@ impl Cell {
         let Some(verdict) = facts.verdict.clone() else { return };
         let receipt = self.make_receipt(&facts, &verdict, debts);
         facts.receipt = Some(receipt.clone());
+        // Before anybody hears of the end: who has heard of it finds it counted.
+        count(&receipt);
         let text = match verdict {
             Verdict::Completed => facts.sealed.as_ref().and_then(|turn| turn.final_text()),
             Verdict::Failed { .. } | Verdict::Aborted { .. } => None,

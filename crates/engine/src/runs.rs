@@ -425,8 +425,7 @@ impl Runs {
     }
 
     fn end(&self, cell: &Arc<Cell>, debts: Debts) {
-        cell.announce_ended(debts);
-        measure::ended(cell);
+        cell.announce_ended(debts, |receipt| measure::ended(receipt, cell.bill.get()));
         let (run, session, steps) = (cell.id(), &cell.run.session, cell.steps());
         match cell.verdict() {
             Some(quell_protocol::Verdict::Aborted { .. }) => {

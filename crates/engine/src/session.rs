@@ -43,7 +43,7 @@ pub use depart::sweep_at_times;
 use enter::Purpose;
 pub use enter::{Got, NotMade};
 pub use make::facts_of;
-pub use own::imported_config;
+pub use own::importable;
 use reins::{Lineage, RunReins, hand_up_news};
 pub use show::Standing;
 use vault::Vault;

@@ -58,8 +58,8 @@ pub use notes::{FoundNote, Note, NoteScope, Remembered};
 pub use outbox::{Delivery, StoredDelivery};
 pub use retention::Idle;
 pub use rows::{
-    AcceptedRow, Past, RunFilter, RunRow, SealedRun, SessionFilter, SessionSetup, SetUp, SetUpAccess, StoredSession,
-    StoredState, StoredToken,
+    AcceptedRow, Past, PrivateEndpoints, RunFilter, RunRow, SealedRun, SessionFilter, SessionSetup, SetUp, SetUpAccess,
+    StoredSession, StoredState, StoredToken,
 };
 pub use sessions::Deleted;
 pub use spend::Spent;

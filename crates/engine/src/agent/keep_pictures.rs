@@ -17,6 +17,9 @@ use crate::tools::attachment::{folder_of, write_attachment};
 /// The most pictures of one result that are kept.
 const MOST: usize = 8;
 
+/// The most pictures of results that a session keeps: with 5 MiB each, 1 GiB of its workdir.
+const MOST_OF_SESSION: usize = 200;
+
 impl Job<'_> {
     /// Keeps the pictures of an answer. Its result stands, whatever becomes of them: what is missing is said in it.
     pub(super) async fn keep_pictures(&self, answer: ToolAnswer) -> CallResult {
@@ -40,15 +43,20 @@ impl Job<'_> {
 type Kept = Vec<Result<String, String>>;
 
 fn keep(pictures: &[String], (workdir, session): (&Path, &SessionKey), stop: &AtomicBool) -> Kept {
+    let folder = format!("{}/tools", folder_of(session));
+    let earlier = std::fs::read_dir(workdir.join(&folder)).map_or(0, Iterator::count);
     let keep_one = |(nth, data): (usize, &String)| {
         if nth >= MOST {
             return Err(format!("a result shows at most {MOST}"));
+        }
+        if earlier + nth >= MOST_OF_SESSION {
+            return Err(format!("this session has kept {MOST_OF_SESSION} already"));
         }
         let (picture, bytes) = Picture::of_base64(data).map_err(why)?;
         // The same picture is the same file.
         let hash: String = Sha256::digest(&bytes).iter().take(16).map(|byte| format!("{byte:02x}")).collect();
         let kind = picture.media_type().trim_start_matches("image/");
-        let path = format!("{}/tools/{hash}.{kind}", folder_of(session));
+        let path = format!("{folder}/{hash}.{kind}");
         let file = write_attachment(workdir, &path, &bytes, stop)?;
         file.into_os_string().into_string().map_err(|_| "the workdir's name is not UTF-8".to_owned())
     };
@@ -103,5 +111,20 @@ mod tests {
         );
         assert!(result.output.starts_with(&told), "{}", result.output);
         assert!(result.output.ends_with("\n[image 12 is not shown: a result shows at most 8]"), "{}", result.output);
+    }
+
+    #[test]
+    fn a_session_keeps_no_more_pictures_than_its_share() {
+        let dir = tempfile::tempdir().unwrap();
+        let ann = SessionKey::parse("ann").unwrap();
+        let folder = dir.path().join(folder_of(&ann)).join("tools");
+        std::fs::create_dir_all(&folder).unwrap();
+        for nth in 1..MOST_OF_SESSION {
+            std::fs::write(folder.join(nth.to_string()), "").unwrap();
+        }
+        let pictures = [PNG.to_owned(), "R0lGODlhAQABAAAAACw=".to_owned()];
+        let kept = keep(&pictures, (dir.path(), &ann), &AtomicBool::new(false));
+        assert!(kept[0].is_ok(), "{kept:?}");
+        assert_eq!(kept[1], Err("this session has kept 200 already".to_owned()));
     }
 }

@@ -69,11 +69,6 @@ impl Cell {
         self.facts().receipt.clone()
     }
 
-    /// Looks at the receipt, once ended, without a copy of it.
-    pub fn with_receipt<T>(&self, look: impl FnOnce(&Receipt) -> T) -> Option<T> {
-        self.facts().receipt.as_ref().map(look)
-    }
-
     /// Notes what became known just now of a call that was given back. Answers the amendment if there is a receipt already;
     /// else it will stand in the receipt.
     pub fn learn(&self, amendment: impl FnOnce(Instant) -> Amendment) -> Option<Amendment> {

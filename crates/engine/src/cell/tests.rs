@@ -133,7 +133,7 @@ async fn no_event_is_so_large_that_a_reader_loses_its_neighbours() {
         cell.announce_ending(&Verdict::Failed { code: "model".to_owned(), message: huge.clone() });
         cell.seal();
         drop(held);
-        cell.announce_ended(Debts::default());
+        cell.announce_ended(Debts::default(), |_| {});
     });
     assert_eq!(names(&ended), ["run.ending", "tool.ended", "tool.ended", "run.ended"]);
     assert!(matches!(&ended[3].kind, EventKind::Ended { receipt, .. } if receipt.resources.len() == 300));

@@ -9,7 +9,7 @@ use super::Facts;
 /// Who is paid for the tokens of a run.
 #[derive(Debug, Clone)]
 pub struct Bill {
-    /// The provider of its model.
+    /// The provider of its model; `own` where the session brought its model or an endpoint along.
     pub provider: String,
     /// What tokens cost its agent, where that is configured.
     pub price: Option<Price>,

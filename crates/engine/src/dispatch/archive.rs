@@ -9,7 +9,7 @@ use quell_protocol::{RunId, SessionKey};
 
 use super::{Caller, Deed, Engine};
 use crate::cell::Notice;
-use crate::session::imported_config;
+use crate::session::importable;
 use crate::store::{Archive, Imported as Stored, Spool, StoreError, StoredSession};
 pub use reader::{ArchiveReader, BadArchive};
 
@@ -129,18 +129,20 @@ impl Engine {
 
 /// Marks everything as imported, for ever: nobody here has seen it happen, and whose it was is what the archive claims.
 fn mark(archive: &mut Archive, caller: &Caller, at: &str) -> Result<(), ImportError> {
-    if let Some(config) = &mut archive.session.config {
-        *config = imported_config(config, caller).ok_or(ImportError::Endpoints)?;
+    if let Some(config) = &archive.session.config {
+        archive.session.private = importable(config, caller).ok_or(ImportError::Endpoints)?;
     }
     archive.session.owner = Some(caller.principal.clone());
     archive.session.imported_at = Some(at.to_owned());
     for run in &mut archive.runs {
-        let imported =
-            Imported { at: at.to_owned(), by: Some(caller.principal.clone()), claims: Some(run.principal.to_string()) };
+        let claimed = run.principal.to_string();
         run.principal = caller.principal.clone();
         // The reader has checked that it is a view.
         if let Ok(mut view) = serde_json::from_str::<RunView>(&run.view) {
-            (view.principal, view.imported) = (caller.principal.clone(), Some(imported));
+            // One that was imported before keeps what was claimed first.
+            let claims = view.imported.take().and_then(|imported| imported.claims).or(Some(claimed));
+            view.imported = Some(Imported { at: at.to_owned(), by: Some(caller.principal.clone()), claims });
+            view.principal = caller.principal.clone();
             run.view = serde_json::to_string(&view).unwrap_or_default();
         }
     }

@@ -61,8 +61,13 @@ pub(super) async fn seal_what_was_open(
     workshop: &Workshop,
     alive: &Alive,
 ) -> Result<(), StoreError> {
-    store.touch().await?;
     let open = store.open_runs().await?;
+    // Before anybody is told: a small write may find room where what follows does not, and hooks would be told once more.
+    if open.is_empty() {
+        store.touch().await?
+    } else {
+        store.probe().await?
+    }
     for rows in open.chunks(AT_A_TIME) {
         let sealed = seal_all(store, clock, (workshop, alive), rows).await?;
         tell_ends((store, &workshop.hooks), &sealed).await?;

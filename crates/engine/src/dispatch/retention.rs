@@ -20,6 +20,8 @@ const FIRST: Duration = Duration::from_secs(60);
 const BEAT: Duration = Duration::from_secs(600);
 /// Sessions that are looked at together.
 const PAGE: usize = 500;
+/// Receipts of deleted sessions that are thrown away in one step.
+const RECEIPTS: u32 = 256;
 /// Pages that are given back in one transaction: a MiB.
 const STEP: u32 = 256;
 /// Free pages that stay for what comes next.
@@ -91,6 +93,14 @@ impl Engine {
         let oldest = config.max_age_days.map(|days| days_before(now, days));
         if let Some(oldest) = &oldest {
             store.forget_receipts(oldest.clone()).await?;
+        }
+        if let Some(most) = config.max_mib {
+            // What is left of deleted sessions goes before any that is there.
+            while store.used_bytes().await? > most.saturating_mul(1 << 20) {
+                if self.inner().closing.is_cancelled() || store.forget_oldest_receipts(RECEIPTS).await? == 0 {
+                    break;
+                }
+            }
         }
         let mut look = Look { oldest, excess, now: rfc3339(now) };
         let mut after = None;

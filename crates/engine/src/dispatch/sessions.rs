@@ -7,7 +7,7 @@ use quell_kernel::registry::{StopAsk, StopScope};
 use quell_protocol::audit::Action;
 use quell_protocol::page::SessionPatch;
 use quell_protocol::session::{SessionRequest, SessionView};
-use quell_protocol::{By, RunId, SessionKey};
+use quell_protocol::{By, RunId, SessionKey, Surface};
 use tokio_util::sync::CancellationToken;
 
 use super::{Caller, Deed, Engine, Got, NotMade};
@@ -24,8 +24,8 @@ pub enum SessionError {
     /// A run that the caller may not stop is at work or waits in it. Nothing was stopped.
     #[error("the session {0:?} has an active run of somebody else; an admin token can do that")]
     SomebodyElses(SessionKey),
-    /// Somebody else began it.
-    #[error("the session {0:?} was begun by somebody else; an admin token can do that")]
+    /// The caller did not begin it.
+    #[error("you did not begin the session {0:?}; an admin token can do that")]
     NotYours(SessionKey),
     /// The database.
     #[error(transparent)]
@@ -247,6 +247,10 @@ impl Engine {
     }
 
     async fn delete_as(&self, caller: &Caller, key: &SessionKey, ask: &StopAsk) -> Result<bool, SessionError> {
+        if let Some(why) = self.why_unsealed() {
+            // Its runs have no receipts in the database yet.
+            return Err(why.into());
+        }
         let mut orphans = Vec::new();
         let deleted = loop {
             let mut over = self.stop_own(caller, key, ask).await?;
@@ -324,9 +328,10 @@ impl Engine {
 }
 
 impl Engine {
-    /// Passes who began a session, and admins. One that does not exist is everybody's.
+    /// Passes who began a session, admins, and whoever writes in a chat network: they reach their own conversation alone. One that
+    /// does not exist is everybody's.
     pub(super) async fn check_owner(&self, caller: &Caller, key: &SessionKey) -> Result<(), SessionError> {
-        if caller.is_admin() {
+        if caller.is_admin() || caller.surface == Surface::Channel {
             return Ok(());
         }
         match self.inner().store.session(key.clone()).await? {

@@ -131,22 +131,24 @@ impl Engine {
         if submission.text.len() > MAX_MESSAGE_BYTES {
             return Err(SubmitError::TooLong(submission.text.len()));
         }
-        self.may_take()?;
         let agent = self.agent_for(&submission).await?;
         let cell = self.new_cell(caller, &submission, agent);
+        if let Err(not_yet) = self.may_take() {
+            return self.repeat_stored_or(&cell, not_yet).await;
+        }
         match self.inner().runs.accept(&cell) {
             Ok(Accepted::Known) => self.repeat_live(&cell).await,
             Ok(Accepted::New(admission)) => self.let_in(cell, admission).await,
-            Err(refusal) if submission.idempotency_key.is_some() => self.repeat_or_refuse(&cell, refusal).await,
+            Err(refusal) if submission.idempotency_key.is_some() => self.repeat_stored_or(&cell, refusal.into()).await,
             Err(refusal) => Err(refusal.into()),
         }
     }
 
     /// A repeat of what only the database remembers is answered, whatever refuses new messages now.
-    async fn repeat_or_refuse(&self, asked: &Cell, refusal: Refusal) -> Result<Submitted, SubmitError> {
+    async fn repeat_stored_or(&self, asked: &Cell, refusal: SubmitError) -> Result<Submitted, SubmitError> {
         match self.inner().store.run(asked.run.id.clone()).await? {
             Some(row) => repeat_stored(asked, &row),
-            None => Err(refusal.into()),
+            None => Err(refusal),
         }
     }
 

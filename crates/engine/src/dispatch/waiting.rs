@@ -85,7 +85,10 @@ impl Engine {
             match recover::seal_what_was_open(&inner.store, inner.clock, &inner.workshop, &alive).await {
                 Ok(()) => break,
                 Err(why) => {
-                    if let Some(unsealed) = &mut *self.unsealed() {
+                    if let Some(unsealed) = &mut *self.unsealed()
+                        && unsealed.why != why
+                    {
+                        tracing::error!(%why, "the runs of the last daemon still cannot be sealed");
                         unsealed.why = why;
                     }
                 }

@@ -11,6 +11,7 @@ use super::error::{ModelError, Wait};
 use super::provider::Provider;
 use super::report::Report;
 use super::sse::Oversize;
+use crate::address::Refused;
 use crate::scope::Cancelled;
 
 /// The status for "too many requests".
@@ -65,7 +66,11 @@ impl Provider {
         }
         let unreachable =
             ModelError::Unreachable { provider: self.name.clone(), place: self.place(), cause: root_cause(error) };
-        if is_tls(error) { Failure::last(unreachable) } else { Failure::passing(unreachable) }
+        if is_tls(error) || is_refused_address(error) {
+            Failure::last(unreachable)
+        } else {
+            Failure::passing(unreachable)
+        }
     }
 
     /// No answer began in time.
@@ -150,6 +155,11 @@ pub(super) fn root_cause(error: &reqwest::Error) -> String {
         Some(cause) => cause.to_string(),
         None => "no further reason given".to_owned(),
     }
+}
+
+/// The name is at an address that a session may not reach: it will be there the next time, too.
+fn is_refused_address(error: &(dyn Error + 'static)) -> bool {
+    causes(error).any(<dyn Error>::is::<Refused>)
 }
 
 /// True when TLS itself failed: a certificate does not become valid by asking again.

@@ -48,6 +48,9 @@ pub(super) struct Provider {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Clients(Arc<Mutex<BTreeMap<Connecting, Client>>>);
 
+/// What helps who names an address that a session may not reach.
+const WAYS_OUT: &str = "an admin may name it, or `[tools] fetch_private = true` permits it to all";
+
 /// A way to connect: how the host is reached, which addresses may be, and how long a connection may take.
 type Connecting = (Route, Reach, Duration);
 
@@ -67,7 +70,7 @@ impl Provider {
         let bad = |problem: String| BadProvider { provider: name.to_owned(), problem };
         let endpoint = endpoint(&config).map_err(bad)?;
         if config.reach == Reach::Public {
-            permitted(&endpoint, is_public).map_err(|why| bad(format!("baseUrl: {why}")))?;
+            permitted(&endpoint, is_public).map_err(|why| bad(format!("baseUrl: {why}; {WAYS_OUT}")))?;
         }
         let (headers, secrets) = headers(&config).map_err(bad)?;
         let seconds = |name, value| timeout(name, value).map_err(bad);
@@ -128,7 +131,7 @@ impl Clients {
 /// An HTTP client for other servers than models, with the same TLS and the same care.
 pub(crate) fn http_client(url: &Url, reach: Reach, connect_timeout: Duration) -> Result<Client, String> {
     if reach == Reach::Public {
-        permitted(url, is_public)?;
+        permitted(url, is_public).map_err(|why| format!("{why}; {WAYS_OUT}"))?;
     }
     build(Route::of(url), reach, connect_timeout)
 }

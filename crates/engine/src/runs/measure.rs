@@ -2,25 +2,22 @@
 
 use metrics::{counter, histogram};
 use quell_kernel::spend::cost;
-use quell_protocol::Usage;
+use quell_protocol::{Receipt, Usage};
 
-use crate::cell::{Bill, Cell};
+use crate::cell::Bill;
 
-/// Counts a run by its verdict, with what it used; of one that was stopped, how long that took.
-pub(super) fn ended(cell: &Cell) {
-    let counted = cell.with_receipt(|receipt| {
-        counter!("quell_runs_ended_total", "verdict" => receipt.verdict.word()).increment(1);
-        if let Some(ms) = receipt.requested_at.as_ref().and(receipt.settled_at.ms) {
-            histogram!("quell_stop_seconds").record(ms / 1000.0);
-        }
-        if !receipt.leftovers.is_empty() {
-            counter!("quell_runs_with_leftovers_total").increment(1);
-        }
-        receipt.usage
-    });
-    // Without a bill it never had a model, and used nothing.
-    if let Some((usage, bill)) = counted.zip(cell.bill.get()) {
-        used(bill, usage);
+/// Counts a run by its verdict, with what it used; of one that was stopped, how long that took. Without a bill it never had a model,
+/// and used nothing.
+pub(super) fn ended(receipt: &Receipt, bill: Option<&Bill>) {
+    counter!("quell_runs_ended_total", "verdict" => receipt.verdict.word()).increment(1);
+    if let Some(ms) = receipt.requested_at.as_ref().and(receipt.settled_at.ms) {
+        histogram!("quell_stop_seconds").record(ms / 1000.0);
+    }
+    if !receipt.leftovers.is_empty() {
+        counter!("quell_runs_with_leftovers_total").increment(1);
+    }
+    if let Some(bill) = bill {
+        used(bill, receipt.usage);
     }
 }
 

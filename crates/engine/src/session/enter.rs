@@ -7,7 +7,7 @@ use std::sync::Arc;
 use quell_kernel::session::{Birth, Change, Enter, Life};
 use quell_protocol::hook::{HookEvent, RunFacts};
 use quell_protocol::session::SessionRequest;
-use quell_protocol::{AgentId, By, ErrorCode, SessionKey};
+use quell_protocol::{AgentId, By, ErrorCode, SessionKey, Surface};
 use tokio::sync::watch;
 
 use super::body::Body;
@@ -17,7 +17,7 @@ use super::{Book, Sessions};
 use crate::address::Reach;
 use crate::hooks::Happening;
 use crate::scope::{Cancelled, Point, Scope};
-use crate::store::StoreError;
+use crate::store::{SetUpAccess, StoreError, StoredSession};
 
 /// Why a session was not made.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -71,6 +71,17 @@ pub(super) struct Purpose<'a> {
 }
 
 impl Purpose<'_> {
+    /// What may come of it where somebody else began the session. A chat network's own conversation is its people's.
+    pub(super) fn access(&self, is_changed: bool) -> SetUpAccess {
+        let of_chat = self.by.as_ref().is_some_and(|by| by.surface == Surface::Channel);
+        if !is_changed || of_chat || self.reach == Reach::Anywhere { SetUpAccess::Free } else { SetUpAccess::Own }
+    }
+
+    /// True when who asks began a session.
+    pub(super) fn began(&self, session: &StoredSession) -> bool {
+        self.by.as_ref().is_some_and(|by| session.owner.as_ref() == Some(&by.principal))
+    }
+
     /// What a hook is told that this caused.
     pub(super) fn happening(&self, event: HookEvent, body: &Body) -> Happening {
         let happening = Happening::of_session(event, body.facts.clone());
@@ -191,7 +202,7 @@ impl Sessions {
             book.lives.released(key, now);
         }
         let says_so = |asked: &SessionRequest| {
-            body.own.as_ref().is_some_and(|own| *own == Own::given((asked, purpose.reach), Some(own)))
+            body.own.as_ref().is_some_and(|own| *own == Own::given(asked, purpose.reach, Some(own)))
         };
         if purpose.asked.is_none_or(says_so) {
             return Knock::In(body);

@@ -11,7 +11,6 @@ use super::Sessions;
 use super::body::{Begun, Body};
 use super::enter::{Claim, Got, NotMade, Purpose};
 use super::own::Own;
-use crate::address::Reach;
 use crate::agent::Agent;
 use crate::hooks::begin_stage;
 use crate::mcp::Endpoint;
@@ -74,12 +73,19 @@ impl Sessions {
         };
         let (own, is_changed) = match asked {
             Some(asked) => {
-                let own = Some(Own::given((asked, purpose.reach), before.as_ref()));
+                let own = Some(Own::given(asked, purpose.reach, before.as_ref()));
                 let is_changed = own != before;
                 (own, is_changed)
             }
             None => (before, false),
         };
+        // Before anything of it is begun, and asked again where it is stored.
+        if let Some(stored) = &stored
+            && purpose.access(is_changed) == SetUpAccess::Own
+            && !purpose.began(stored)
+        {
+            return Ok(Err(not_yours()));
+        }
         // A session that a first message makes is stored before its run starts; it has no turn yet.
         let is_known = stored.as_ref().is_some_and(|stored| asked.is_some() || stored.turns > 0);
         // A run names its agent itself.
@@ -115,7 +121,7 @@ impl Sessions {
 
     /// Changes a live session to what is asked for. A run that is at work there goes on with what it has.
     pub(super) async fn change(&self, claim: Claim<'_>, before: &Arc<Body>, purpose: &Purpose<'_>) -> Made {
-        let Some(own) = purpose.asked.map(|asked| Own::given((asked, purpose.reach), before.own.as_ref())) else {
+        let Some(own) = purpose.asked.map(|asked| Own::given(asked, purpose.reach, before.own.as_ref())) else {
             return Ok(Ok(Some((Arc::clone(before), Got::Known))));
         };
         let agent = self.agent_for(purpose, Some(own.agent().unwrap_or(before.set_up_for())));
@@ -185,7 +191,7 @@ impl Sessions {
         let base = base.ok_or_else(|| format!("there is no agent {agent:?}; `quell agents` lists them"))?;
         let Some(own) = own else { return Ok((None, base)) };
         let reach = workshop.toolbox.reach();
-        let endpoint = own.endpoint().map(|(url, key)| workshop.mcp.endpoint(url, key, own.reach(reach)));
+        let endpoint = own.endpoint().map(|(url, key)| workshop.mcp.endpoint(url, key, own.mcp_reach(reach)));
         let endpoint = endpoint.transpose().map_err(|bad| format!("mcpUrl: {}", bad.problem))?;
         let config = own.over(&base.config)?;
         let materials = workshop.society.materials();
@@ -206,19 +212,14 @@ impl Sessions {
         let Some(own) = &body.own else { return Ok(Got::Known) };
         let clock = self.0.runs.clock();
         let Some(By { principal, .. }) = purpose.by.clone() else { return Ok(Got::Known) };
-        let is_free = !is_changed || purpose.reach == Reach::Anywhere;
-        let access = if is_free { SetUpAccess::Free } else { SetUpAccess::Own };
-        let who = (clock.rfc3339(clock.now()), principal, access);
+        let who = (clock.rfc3339(clock.now()), principal, purpose.access(is_changed));
         let setup = own.setup(body.key(), body.facts.agent.clone(), who, &self.0.vault);
         let setup = setup.map_err(NotMade::Configuration)?;
         // waits: for the database, in a task that no stop ends: a write that is handed over is done.
         Ok(match self.0.runs.store().set_up_session(setup).await? {
             SetUp::New => Got::Created,
             SetUp::Known => Got::Known,
-            SetUp::NotYours => {
-                let told = "somebody else began this session; an admin token can configure it otherwise";
-                return Err(NotMade::Forbidden(told.to_owned()));
-            }
+            SetUp::NotYours => return Err(not_yours()),
         })
     }
 }
@@ -240,4 +241,8 @@ fn facts(key: &SessionKey, own: Option<&Own>, agent: &AgentId, is_known: bool) -
         provider: parts.map(|(_, _, provider)| provider.to_owned()),
         revived: Some(is_known),
     }
+}
+
+fn not_yours() -> NotMade {
+    NotMade::Forbidden("you did not begin this session; an admin token can configure it otherwise".to_owned())
 }

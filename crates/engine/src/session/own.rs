@@ -7,7 +7,6 @@ use quell_protocol::session::{Secret, SessionConfig, SessionRequest, Setting, Se
 use quell_protocol::{AgentId, Principal, SessionKey};
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use url::Url;
 
 use super::vault::Vault;
@@ -15,7 +14,7 @@ use crate::access::Caller;
 use crate::address::Reach;
 use crate::agent::AgentConfig;
 use crate::llm::OwnAccess;
-use crate::store::{SessionSetup, SetUpAccess, StoredSession};
+use crate::store::{PrivateEndpoints, SessionSetup, SetUpAccess, StoredSession};
 
 /// Defaults of sessions that are asked for by user, chat and provider (row C2). One that a message makes has its agent's
 /// settings and else the provider's: not every model takes a temperature.
@@ -25,10 +24,11 @@ const LANGUAGE: &str = "en-US";
 
 /// What a session says itself. Never printed whole: it holds keys.
 #[derive(Clone, PartialEq)]
-pub(super) struct Own(SessionRequest, Reach);
-
-/// Where the endpoints of a session may be. Stored with it: who may bring private ones is asked when they are brought.
-pub(super) const PRIVATE: &str = "privateEndpoints";
+pub(super) struct Own {
+    said: SessionRequest,
+    /// Who may bring private endpoints is asked when they are brought.
+    private: PrivateEndpoints,
+}
 
 /// The keys of a session, as they are sealed.
 #[derive(Default, PartialEq, Serialize, Deserialize)]
@@ -47,15 +47,24 @@ struct Keys {
 impl Own {
     /// What is asked for now, over what was said before: what is absent stays as it was. A key stays with the place that it
     /// was given for: who may name another place may not collect keys with it.
-    pub(super) fn given((asked, reach): (&SessionRequest, Reach), before: Option<&Self>) -> Self {
+    ///
+    /// `reach` is where those may be that this one names. A place that is named again keeps what it had besides.
+    pub(super) fn given(asked: &SessionRequest, reach: Reach, before: Option<&Self>) -> Self {
         let mut asked = asked.clone();
-        let brings = asked.base_url.is_some() || asked.mcp_url.is_some();
-        let Some(Self(mut before, before_reach)) = before.cloned() else {
-            return Self(asked, if brings { reach } else { Reach::Public });
+        let may = reach == Reach::Anywhere;
+        let Some(Self { said: mut before, private: was }) = before.cloned() else {
+            let private =
+                PrivateEndpoints { base_url: may && asked.base_url.is_some(), mcp_url: may && asked.mcp_url.is_some() };
+            return Self { said: asked, private };
         };
-        let same = |asked: &Option<String>, before: &Option<String>| asked.is_none() || asked == before;
-        let is_as_before = same(&asked.base_url, &before.base_url) && same(&asked.mcp_url, &before.mcp_url);
-        let reach = if brings && !is_as_before { reach } else { before_reach };
+        let is_private = |now: &Option<String>, then: &Option<String>, was: bool| match now {
+            None => was,
+            Some(_) => may || (was && now == then),
+        };
+        let private = PrivateEndpoints {
+            base_url: is_private(&asked.base_url, &before.base_url, was.base_url),
+            mcp_url: is_private(&asked.mcp_url, &before.mcp_url, was.mcp_url),
+        };
         if asked.user_id.is_empty() {
             if before.user_id.is_empty() && asked.agent.is_some() && asked.model.is_none() {
                 // Another agent brings its own model.
@@ -74,7 +83,7 @@ impl Own {
         if moves(&asked.mcp_url, &before.mcp_url) {
             before.mcp_api_key = None;
         }
-        let asked = SessionRequest {
+        let said = SessionRequest {
             agent: asked.agent.or(before.agent),
             api_key: asked.api_key.or(before.api_key),
             base_url: asked.base_url.or(before.base_url),
@@ -88,22 +97,22 @@ impl Own {
             mcp_url: asked.mcp_url.or(before.mcp_url),
             ..asked
         };
-        Self(asked, reach)
+        Self { said, private }
     }
 
     /// True when its model or its MCP endpoint is not one of the configuration.
     pub(super) fn brings_endpoints(&self) -> bool {
-        self.0.base_url.is_some() || self.0.mcp_url.is_some()
+        self.said.base_url.is_some() || self.said.mcp_url.is_some()
     }
 
-    /// Where its endpoints may be, where the configuration lets `fetch_url` go everywhere or not.
-    pub(super) fn reach(&self, configured: Reach) -> Reach {
-        self.1.max(configured)
+    /// Where its MCP endpoint may be, where the configuration lets `fetch_url` go everywhere or not.
+    pub(super) fn mcp_reach(&self, configured: Reach) -> Reach {
+        if self.private.mcp_url { Reach::Anywhere } else { configured }
     }
 
     /// True when it says which model answers.
     pub(super) fn chose_a_model(&self) -> bool {
-        self.0.model.is_some() || !self.0.provider.is_empty()
+        self.said.model.is_some() || !self.said.provider.is_empty()
     }
 
     /// As it was stored.
@@ -112,7 +121,7 @@ impl Own {
     /// Why it cannot be read.
     pub(super) fn stored(session: &StoredSession, vault: &Vault) -> Result<Option<Self>, String> {
         let unreadable = |problem: String| format!("the configuration of session {}: {problem}", session.key);
-        let Some(Self(open, reach)) = Self::stored_without_keys(session)? else { return Ok(None) };
+        let Some(Self { said: open, private }) = Self::stored_without_keys(session)? else { return Ok(None) };
         let keys = match &session.secrets {
             None => Keys::default(),
             Some(sealed) => {
@@ -128,7 +137,7 @@ impl Own {
             mcp_url: place(keys.mcp_url).or(open.mcp_url),
             ..open
         };
-        Ok(Some(Self(said, reach)))
+        Ok(Some(Self { said, private }))
     }
 
     /// As it was stored, but for its keys.
@@ -137,11 +146,8 @@ impl Own {
     /// Why it cannot be read.
     pub(super) fn stored_without_keys(session: &StoredSession) -> Result<Option<Self>, String> {
         let unreadable = |error| format!("the configuration of session {} cannot be read: {error}", session.key);
-        let Some(config) = session.config.as_deref() else { return Ok(None) };
-        let mut config: Value = serde_json::from_str(config).map_err(unreadable)?;
-        let is_private = config.as_object_mut().and_then(|keys| keys.remove(PRIVATE)) == Some(Value::Bool(true));
-        let said = serde_json::from_value(config).map_err(unreadable)?;
-        Ok(Some(Self(said, if is_private { Reach::Anywhere } else { Reach::Public })))
+        let said = session.config.as_deref().map(serde_json::from_str).transpose().map_err(unreadable)?;
+        Ok(said.map(|said| Self { said, private: session.private }))
     }
 
     /// As it was stored, to be configured anew: keys that do not open any more make way for those that are given now.
@@ -177,7 +183,7 @@ impl Own {
         (at, by, access): (String, Principal, SetUpAccess),
         vault: &Vault,
     ) -> Result<SessionSetup, String> {
-        let mut open = self.0.clone();
+        let mut open = self.said.clone();
         let with_query = |place: &mut Option<String>| place.take_if(|place| place.contains('?')).map(Secret::new);
         let keys = Keys {
             api_key: open.api_key.take(),
@@ -191,49 +197,49 @@ impl Own {
             let plain = serde_json::to_vec(&keys).map_err(|error| error.to_string())?;
             Some(vault.seal(key.as_str(), &plain)?)
         };
-        let mut config = serde_json::to_value(&open).map_err(|error| error.to_string())?;
-        if self.1 == Reach::Anywhere
-            && let Some(keys) = config.as_object_mut()
-        {
-            keys.insert(PRIVATE.to_owned(), Value::Bool(true));
-        }
-        Ok(SessionSetup { key: key.clone(), agent, at, config: config.to_string(), secrets, by, access })
+        let config = serde_json::to_string(&open).map_err(|error| error.to_string())?;
+        Ok(SessionSetup { key: key.clone(), agent, at, config, secrets, private: self.private, by, access })
     }
 
     pub(super) fn agent(&self) -> Option<&AgentId> {
-        self.0.agent.as_ref()
+        self.said.agent.as_ref()
     }
 
     /// The user, the chat and the provider that it was asked for by; none of one that a message made.
     pub(super) fn parts(&self) -> Option<(&str, &str, &str)> {
-        let SessionRequest { user_id, chat_id, provider, .. } = &self.0;
+        let SessionRequest { user_id, chat_id, provider, .. } = &self.said;
         (!user_id.is_empty()).then_some((user_id, chat_id, provider))
     }
 
     pub(super) fn access(&self, configured: Reach) -> OwnAccess {
-        let api_key = self.0.api_key.as_ref().map(secret);
-        OwnAccess { api_key, base_url: self.0.base_url.clone(), reach: self.reach(configured) }
+        let api_key = self.said.api_key.as_ref().map(secret);
+        let reach = if self.private.base_url { Reach::Anywhere } else { configured };
+        OwnAccess { api_key, base_url: self.said.base_url.clone(), reach }
     }
 
     /// Its own MCP endpoint with the key for it.
     pub(super) fn endpoint(&self) -> Option<(&str, Option<SecretString>)> {
-        Some((self.0.mcp_url.as_deref()?, self.0.mcp_api_key.as_ref().map(secret)))
+        Some((self.said.mcp_url.as_deref()?, self.said.mcp_api_key.as_ref().map(secret)))
     }
 
     /// True when both call the same provider with the same key.
     pub(super) fn calls_as(&self, other: &Self) -> bool {
-        let of = |own: &Self| (own.0.provider.clone(), own.0.base_url.clone(), own.0.api_key.clone(), own.1);
+        let of = |own: &Self| {
+            let SessionRequest { provider, base_url, api_key, .. } = own.said.clone();
+            (provider, base_url, api_key, own.private.base_url)
+        };
         of(self) == of(other)
     }
 
     /// True when both have the same MCP endpoint with the same key.
     pub(super) fn has_endpoint_of(&self, other: &Self) -> bool {
-        (&self.0.mcp_url, &self.0.mcp_api_key, self.1) == (&other.0.mcp_url, &other.0.mcp_api_key, other.1)
+        let of = |own: &Self| (own.said.mcp_url.clone(), own.said.mcp_api_key.clone(), own.private.mcp_url);
+        of(self) == of(other)
     }
 
     /// True when both reach the same MCP servers with the same keys.
     pub(super) fn reaches_as(&self, other: &Self) -> bool {
-        self.has_endpoint_of(other) && self.0.mcp_servers == other.0.mcp_servers
+        self.has_endpoint_of(other) && self.said.mcp_servers == other.said.mcp_servers
     }
 
     /// An agent's configuration with this session's settings over it.
@@ -241,7 +247,7 @@ impl Own {
     /// # Errors
     /// What has to be said more clearly.
     pub(super) fn over(&self, agent: &AgentConfig) -> Result<AgentConfig, String> {
-        let own = &self.0;
+        let own = &self.said;
         if own.mcp_api_key.is_some() && own.mcp_url.is_none() {
             return Err("mcpApiKey is given without mcpUrl; name the endpoint that it is for".to_owned());
         }
@@ -279,7 +285,7 @@ impl Own {
 
     /// `provider/model`: the session's own, else its agent's if that is of the session's provider.
     fn model(&self, agent: &AgentConfig) -> Result<String, String> {
-        let SessionRequest { provider, model, .. } = &self.0;
+        let SessionRequest { provider, model, .. } = &self.said;
         let of_provider = |name: &str| name.strip_prefix(provider).is_some_and(|rest| rest.starts_with('/'));
         match model {
             Some(name) if name.trim().is_empty() => Err("model is blank; name one".to_owned()),
@@ -297,7 +303,7 @@ impl Own {
 impl fmt::Debug for Own {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Its secrets print as `***`.
-        self.0.fmt(f)
+        self.said.fmt(f)
     }
 }
 
@@ -308,7 +314,7 @@ pub(super) fn shown(
     base: &AgentConfig,
     idle_s: u64,
 ) -> SessionConfig {
-    let said = own.map(|Own(own, _)| own);
+    let said = own.map(|own| &own.said);
     let parts = own.and_then(Own::parts);
     let hidden = |secret: Option<&Secret>| secret.map(|_| "***".to_owned());
     let source = |by_session: bool, by_agent: bool| match (by_session, by_agent) {
@@ -351,20 +357,17 @@ pub(super) fn shown(
     }
 }
 
-/// What an imported session says of itself, for somebody who imports it; none when that one may not bring its endpoints along.
+/// Whether somebody may import what a session says of itself, with the endpoints that it brings along. Where those may be is this
+/// one's to say; none when it may not bring any.
 #[must_use]
-pub fn imported_config(config: &str, caller: &Caller) -> Option<String> {
-    let Ok(Value::Object(mut keys)) = serde_json::from_str(config) else { return Some(config.to_owned()) };
-    // Where they may be is this caller's to say, not the archive's.
-    keys.remove(PRIVATE);
-    let brings = ["baseUrl", "mcpUrl"].iter().any(|key| keys.get(*key).is_some_and(|place| !place.is_null()));
+pub fn importable(config: &str, caller: &Caller) -> Option<PrivateEndpoints> {
+    let Ok(said) = serde_json::from_str::<SessionRequest>(config) else { return Some(PrivateEndpoints::default()) };
+    let brings = said.base_url.is_some() || said.mcp_url.is_some();
     if brings && !caller.may_bring_endpoints() {
         return None;
     }
-    if brings && caller.is_admin() {
-        keys.insert(PRIVATE.to_owned(), Value::Bool(true));
-    }
-    Some(Value::Object(keys).to_string())
+    let may = caller.is_admin();
+    Some(PrivateEndpoints { base_url: may && said.base_url.is_some(), mcp_url: may && said.mcp_url.is_some() })
 }
 
 fn holds_password(place: &str) -> bool {

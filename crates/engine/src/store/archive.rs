@@ -103,8 +103,8 @@ struct Lines<W: Write>(W);
 impl<W: Write> Lines<W> {
     /// False when there is no such session.
     fn all(&mut self, db: &Transaction<'_>, key: &SessionKey) -> Result<bool, StoreError> {
-        let sql =
-            "SELECT key, agent, created_at, last_used_at, turns, config, secrets, owner, imported_at FROM sessions
+        let sql = "SELECT key, agent, created_at, last_used_at, turns, config, secrets, private_base_url,
+                   private_mcp_url, owner, imported_at FROM sessions
                    WHERE key = ?1";
         let session = db.prepare_cached(sql)?.query_row([key.as_str()], session_row).optional()?;
         let Some(session) = session else { return Ok(false) };
@@ -201,8 +201,9 @@ fn write_session(db: &Connection, archive: &Archive, at: &str) -> rusqlite::Resu
     let session = &archive.session;
     let turns = archive.past.iter().rev().take_while(|past| matches!(past, Archived::Turn { .. })).count();
     db.prepare_cached(
-        "INSERT INTO sessions (key, agent, created_at, last_used_at, use_order, turns, imported_at, config, owner)
-         VALUES (?1, ?2, ?3, ?4, (SELECT ifnull(max(use_order), 0) + 1 FROM sessions), ?5, ?6, ?7, ?8)",
+        "INSERT INTO sessions (key, agent, created_at, last_used_at, use_order, turns, imported_at, config, owner,
+                               private_base_url, private_mcp_url)
+         VALUES (?1, ?2, ?3, ?4, (SELECT ifnull(max(use_order), 0) + 1 FROM sessions), ?5, ?6, ?7, ?8, ?9, ?10)",
     )?
     .execute(params![
         session.key.as_str(),
@@ -212,7 +213,9 @@ fn write_session(db: &Connection, archive: &Archive, at: &str) -> rusqlite::Resu
         i64::try_from(turns).unwrap_or(i64::MAX),
         at,
         session.config,
-        session.owner.as_ref().map(Principal::as_str)
+        session.owner.as_ref().map(Principal::as_str),
+        session.private.base_url,
+        session.private.mcp_url
     ])?;
     Ok(turns as u64)
 }

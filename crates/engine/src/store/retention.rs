@@ -5,6 +5,7 @@ use rusqlite::{Connection, params};
 
 use super::audit::append;
 use super::runs::id;
+use super::sessions::keep_receipts;
 use super::{AuditEntry, Deleted, Store, StoreError};
 
 /// A session that may be thrown away, as it was when it was looked at.
@@ -135,6 +136,21 @@ impl Store {
         })
         .await
     }
+
+    /// Throws away at most so many receipts of deleted sessions, the oldest first. Answers how many there were.
+    ///
+    /// # Errors
+    /// [`StoreError`] when it could not be written.
+    ///
+    /// # Cancel safety
+    /// Safe, as [`Store`] says.
+    pub async fn forget_oldest_receipts(&self, most: u32) -> Result<usize, StoreError> {
+        self.write_relaxed(move |db| {
+            let sql = "DELETE FROM receipts WHERE run IN (SELECT run FROM receipts ORDER BY deleted_at LIMIT ?1)";
+            db.prepare_cached(sql)?.execute([most])
+        })
+        .await
+    }
 }
 
 fn retire(db: &Connection, idle: &Idle, entry: &AuditEntry) -> rusqlite::Result<Deleted> {
@@ -146,11 +162,13 @@ fn retire(db: &Connection, idle: &Idle, entry: &AuditEntry) -> rusqlite::Result<
     if !open.is_empty() {
         return Ok(Deleted::InUse(open));
     }
-    // Turns and runs go with it by their foreign keys.
-    let sql = concat!("DELETE FROM sessions WHERE key = ?1 AND ", used_at!(), " = ?2");
-    if db.prepare_cached(sql)?.execute([idle.key.as_str(), &idle.used_at])? == 0 {
+    let sql = concat!("SELECT 1 FROM sessions WHERE key = ?1 AND ", used_at!(), " = ?2");
+    if !db.prepare_cached(sql)?.exists([idle.key.as_str(), &idle.used_at])? {
         return Ok(Deleted::Unknown);
     }
+    keep_receipts(db, &idle.key)?;
+    // Turns and runs go with it by their foreign keys.
+    db.prepare_cached("DELETE FROM sessions WHERE key = ?1")?.execute([idle.key.as_str()])?;
     append(db, entry)?;
     Ok(Deleted::Yes)
 }

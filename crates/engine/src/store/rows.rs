@@ -92,6 +92,8 @@ pub struct StoredSession {
     pub config: Option<String>,
     /// Its secrets, sealed.
     pub secrets: Option<Vec<u8>>,
+    /// Which of its own endpoints may be at private addresses.
+    pub private: PrivateEndpoints,
     /// Who began it, or imported it; none where nobody knows.
     pub owner: Option<Principal>,
     /// When it was imported, RFC 3339, if it was.
@@ -111,10 +113,21 @@ pub struct SessionSetup {
     pub config: String,
     /// Its secrets, sealed.
     pub secrets: Option<Vec<u8>>,
+    /// Which of its own endpoints may be at private addresses.
+    pub private: PrivateEndpoints,
     /// Who asks.
     pub by: Principal,
     /// What may come of it.
     pub access: SetUpAccess,
+}
+
+/// Which of a session's own endpoints may be at private addresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PrivateEndpoints {
+    /// Its `baseUrl`.
+    pub base_url: bool,
+    /// Its `mcpUrl`.
+    pub mcp_url: bool,
 }
 
 /// Whether a session that somebody else began may be configured otherwise.

@@ -164,11 +164,13 @@ fn changed_or_known(db: &Connection, sql: &str, values: &[&dyn ToSql], id: &RunI
 
 fn find(db: &Connection, id: &RunId) -> rusqlite::Result<Option<RunRow>> {
     let sql = concat!(select!(), " WHERE id = ?1");
-    let found = db.prepare_cached(sql)?.query_row([id.as_str()], run_row).optional()?;
-    if found.is_some() { Ok(found) } else { receipt(db, id) }
+    if let Some(kept) = receipt(db, id)? {
+        return Ok(Some(kept));
+    }
+    db.prepare_cached(sql)?.query_row([id.as_str()], run_row).optional()
 }
 
-/// What is left of a run whose session was deleted.
+/// What is left of a run whose session was deleted. It is the truth of that run, also when an import brings one of the same id.
 fn receipt(db: &Connection, id: &RunId) -> rusqlite::Result<Option<RunRow>> {
     let sql = "SELECT run, session, agent, principal, fingerprint, 'ended', NULL, accepted_at, view FROM receipts
                WHERE run = ?1";

@@ -5,12 +5,13 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::cursor::{Listing, ask_for};
 use super::runs::id;
-use super::{SessionFilter, SessionSetup, SetUp, SetUpAccess, Store, StoreError, StoredSession};
+use super::{PrivateEndpoints, SessionFilter, SessionSetup, SetUp, SetUpAccess, Store, StoreError, StoredSession};
 
 /// The columns that [`session_row`] reads, a macro so that `concat!` takes it.
 macro_rules! select {
     () => {
-        "SELECT key, agent, created_at, last_used_at, turns, config, secrets, owner, imported_at, use_order FROM sessions"
+        "SELECT key, agent, created_at, last_used_at, turns, config, secrets, private_base_url, private_mcp_url, owner, imported_at,
+         use_order FROM sessions"
     };
 }
 
@@ -72,10 +73,17 @@ impl Store {
                 return Ok(SetUp::NotYours);
             }
             used(db, (&setup.key, &setup.agent), &setup.by, &setup.at)?;
-            db.prepare_cached("UPDATE sessions SET config = ?2, secrets = ?3 WHERE key = ?1")?.execute(params![
+            db.prepare_cached(
+                "UPDATE sessions SET agent = ?2, config = ?3, secrets = ?4, private_base_url = ?5, private_mcp_url = ?6
+                 WHERE key = ?1",
+            )?
+            .execute(params![
                 setup.key.as_str(),
+                setup.agent.as_str(),
                 setup.config,
-                setup.secrets
+                setup.secrets,
+                setup.private.base_url,
+                setup.private.mcp_url
             ])?;
             Ok(if known { SetUp::Known } else { SetUp::New })
         })
@@ -97,7 +105,8 @@ impl Store {
         .await
     }
 
-    /// Deletes a session with its turns and runs, of which the receipts stay, unless it has an open run that is none of those that are `over`.
+    /// Deletes a session with its turns and runs, of which the receipts stay, unless it has an open run that is none of those
+    /// that are `over`.
     ///
     /// # Errors
     /// [`StoreError`] when it could not be written.
@@ -123,19 +132,21 @@ impl Store {
     }
 }
 
-/// What people may know of a run for as long as the database is kept: its receipt, and none of its texts.
-fn keep_receipts(db: &Connection, key: &SessionKey) -> rusqlite::Result<()> {
+/// What people may know of a run when its session is gone: its receipt, without the message and the answer. What was kept before
+/// stays as it is, so that nobody imports and deletes another receipt in its place.
+pub(super) fn keep_receipts(db: &Connection, key: &SessionKey) -> rusqlite::Result<()> {
     db.prepare_cached(
-        "INSERT OR REPLACE INTO receipts (run, session, agent, principal, fingerprint, accepted_at, deleted_at, view)
+        "INSERT INTO receipts (run, session, agent, principal, fingerprint, accepted_at, deleted_at, view)
          SELECT id, session, agent, principal, fingerprint, accepted_at, strftime('%Y-%m-%dT%H:%M:%fZ', 'now'),
                 json_set(json_remove(view, '$.output'), '$.text', '')
-         FROM runs WHERE session = ?1 AND state = 'ended' AND json_valid(view)",
+         FROM runs WHERE session = ?1 AND state = 'ended' AND json_valid(view)
+         ON CONFLICT (run) DO NOTHING",
     )?
     .execute([key.as_str()])?;
     Ok(())
 }
 
-/// A session is used: it is made, by this principal, or becomes the first of the list.
+/// A session is used: it is made, by this principal, or becomes the first of the list. Its agent is its owner's to choose.
 pub(super) fn used(
     db: &Connection,
     (key, agent): (&SessionKey, &AgentId),
@@ -146,7 +157,8 @@ pub(super) fn used(
         "INSERT INTO sessions (key, agent, created_at, last_used_at, use_order, owner)
          VALUES (?1, ?2, ?3, ?3, (SELECT ifnull(max(use_order), 0) + 1 FROM sessions), ?4)
          ON CONFLICT (key) DO UPDATE SET
-             agent = excluded.agent, last_used_at = excluded.last_used_at, use_order = excluded.use_order",
+             agent = CASE WHEN sessions.owner = excluded.owner THEN excluded.agent ELSE sessions.agent END,
+             last_used_at = excluded.last_used_at, use_order = excluded.use_order",
     )?
     .execute(params![key.as_str(), agent.as_str(), at, by.as_str()])?;
     Ok(())
@@ -175,7 +187,8 @@ pub(super) fn session_row(row: &Row<'_>) -> rusqlite::Result<StoredSession> {
         turns: u64::from(row.get::<_, u32>(4)?),
         config: row.get(5)?,
         secrets: row.get(6)?,
-        owner: row.get::<_, Option<String>>(7)?.and_then(|owner| Principal::parse(owner).ok()),
-        imported_at: row.get(8)?,
+        private: PrivateEndpoints { base_url: row.get(7)?, mcp_url: row.get(8)? },
+        owner: row.get::<_, Option<String>>(9)?.and_then(|owner| Principal::parse(owner).ok()),
+        imported_at: row.get(10)?,
     })
 }

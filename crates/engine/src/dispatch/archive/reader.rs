@@ -13,7 +13,7 @@ use quell_protocol::{Object, RunId};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use crate::store::{Archive, Archived, Note, RunRow, StoredSession, StoredState};
+use crate::store::{Archive, Archived, Note, PrivateEndpoints, RunRow, StoredSession, StoredState};
 
 /// Why an archive was refused, and where. Nothing of it was written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -79,6 +79,7 @@ impl ArchiveReader {
             turns: 0,
             config: self.config,
             secrets: None,
+            private: PrivateEndpoints::default(),
             owner: None,
             imported_at: None,
         };
@@ -145,9 +146,12 @@ impl ArchiveReader {
         if said.api_key.is_some() || said.mcp_api_key.is_some() {
             return Err("a configuration is imported without its keys; give them with POST /api/sessions".to_owned());
         }
-        let own = said.key().map_err(|error| error.to_string())?;
-        if self.head.as_ref().is_some_and(|head| head.key != own) {
-            return Err(format!("the configuration is that of session {own}"));
+        // One that was asked for by its key alone says of no user and chat whose it is.
+        if !(said.user_id.is_empty() && said.chat_id.is_empty()) {
+            let own = said.key().map_err(|error| error.to_string())?;
+            if self.head.as_ref().is_some_and(|head| head.key != own) {
+                return Err(format!("the configuration is that of session {own}"));
+            }
         }
         if self.config.replace(config).is_some() {
             return Err("a second configuration".to_owned());

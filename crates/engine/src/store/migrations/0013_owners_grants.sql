@@ -5,6 +5,9 @@
 ALTER TABLE sessions ADD COLUMN owner TEXT;
 UPDATE sessions SET owner = (SELECT principal FROM runs WHERE runs.session = sessions.key ORDER BY seq LIMIT 1)
 WHERE imported_at IS NULL;
+-- Whether its own endpoints may be at private addresses: who may bring such ones is asked when they are brought.
+ALTER TABLE sessions ADD COLUMN private_base_url INTEGER NOT NULL DEFAULT 0 CHECK (private_base_url IN (0, 1));
+ALTER TABLE sessions ADD COLUMN private_mcp_url INTEGER NOT NULL DEFAULT 0 CHECK (private_mcp_url IN (0, 1));
 
 ALTER TABLE tokens ADD COLUMN approve INTEGER NOT NULL DEFAULT 0 CHECK (approve IN (0, 1));
 ALTER TABLE tokens ADD COLUMN endpoints INTEGER NOT NULL DEFAULT 0 CHECK (endpoints IN (0, 1));

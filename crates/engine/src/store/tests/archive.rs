@@ -2,7 +2,7 @@
 
 use tempfile::TempDir;
 
-use super::super::{Archive, Archived, Imported, Spool, StoreError, StoredSession};
+use super::super::{Archive, Archived, Imported, PrivateEndpoints, Spool, StoreError, StoredSession};
 use super::*;
 
 async fn text(store: &Store, spool: Spool) -> String {
@@ -43,6 +43,7 @@ fn archive(session: &str, runs: &[&str]) -> Archive {
             turns: 0,
             config: None,
             secrets: None,
+            private: PrivateEndpoints::default(),
             owner: None,
             imported_at: None,
         },

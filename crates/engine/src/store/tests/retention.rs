@@ -3,7 +3,7 @@
 use quell_protocol::Surface;
 use quell_protocol::audit::Action;
 
-use super::super::{Archive, AuditEntry, Deleted, Idle, Imported, StoredSession};
+use super::super::{Archive, AuditEntry, Deleted, Idle, Imported, PrivateEndpoints, StoredSession};
 use super::*;
 
 fn entry(target: &str) -> AuditEntry {
@@ -48,6 +48,7 @@ async fn the_oldest_use_comes_first_and_what_has_open_runs_not_at_all() {
         turns: 0,
         config: None,
         secrets: None,
+        private: PrivateEndpoints::default(),
         owner: None,
         imported_at: None,
     };

@@ -153,7 +153,7 @@ async fn what_a_session_brought_along_never_allows_itself() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nobody_changes_what_another_one_began() {
-    let site = Site::with("").await;
+    let site = Site::with("[agents.other]\nmodel = \"scripted/m\"\n").await;
     let (ann, bob) = (site.token("ann", json!("write")).await, site.token("bob", json!("write")).await);
     let asked = json!({"userId": "u", "chatId": "c", "provider": "scripted", "model": "m"});
     let key = ann.post("/api/sessions", &asked).await.expect_status(201)["key"].as_str().unwrap().to_owned();
@@ -167,8 +167,12 @@ async fn nobody_changes_what_another_one_began() {
     assert_problem(&bob.patch(&path, &json!({"model": "scripted/other"})).await, 403, "forbidden");
     assert_problem(&bob.post(&format!("{path}/reset"), &json!({})).await, 403, "forbidden");
     assert_problem(&bob.delete(&path).await, 403, "forbidden");
+    // Bob may send, also to another agent; whom Ann speaks with next is hers to say.
+    site.model.script(Behaviour::text("Hello, Bob."));
+    let sent = bob.post(&format!("{path}/runs"), &json!({"text": "hi", "agent": "other"})).await.expect_status(202);
+    site.over(sent["runId"].as_str().unwrap()).await;
     let shown = ann.get(&path).await.expect_status(200);
-    assert_eq!(shown["turns"], 1, "{shown:#}");
+    assert_eq!((&shown["turns"], &shown["agent"]), (&json!(2), &json!("main")), "{shown:#}");
     assert!(!shown.to_string().contains("Obey bob"), "{shown:#}");
     let _ = ann.post("/api/sessions", &other).await.expect_status(200);
     assert!(ann.post(&format!("{path}/reset"), &json!({})).await.status < 300);
@@ -192,9 +196,46 @@ async fn a_receipt_outlives_its_session_and_an_import_is_marked() {
     let request = bob.request(reqwest::Method::POST, "/api/import").header("content-type", "application/x-ndjson");
     let came = bob.send(request.body(lines)).await;
     assert_eq!(came.status, 201, "{:#}", came.body);
-    let view = bob.get(&format!("/api/runs/{run}")).await.expect_status(200);
+    let listed = bob.get("/api/runs?session=s").await.expect_status(200);
+    let view = &listed["items"][0];
     assert_eq!(view["principal"], "bob", "{view:#}");
     assert_eq!((&view["imported"]["by"], &view["imported"]["claims"]), (&json!("bob"), &json!("admin")), "{view:#}");
     let shown = bob.get("/api/sessions/s").await.expect_status(200);
     assert_eq!(shown["imported"]["by"], "bob", "{shown:#}");
+    // What Bob brought, and what he deletes, changes nothing of what is kept.
+    assert!(bob.delete("/api/sessions/s").await.status < 300);
+    for _ in 0..2 {
+        let kept = admin.get(&format!("/api/runs/{run}")).await.expect_status(200);
+        assert_eq!((&kept["receipt"], &kept["principal"]), (&lived["receipt"], &json!("admin")), "{kept:#}");
+        assert!(kept["imported"].is_null(), "{kept:#}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn endpoints_that_an_admin_gave_are_exported_imported_and_given_again() {
+    let site = Site::with("").await;
+    let (admin, own) = (site.daemon.http(), ScriptedModel::start().await);
+    own.by_prompt(|_, _| Behaviour::text("mine"));
+    let asked = json!({"userId": "u", "chatId": "c", "provider": "mine", "model": "m", "apiKey": "k", "baseUrl": own.base_url()});
+    let key = admin.post("/api/sessions", &asked).await.expect_status(201)["key"].as_str().unwrap().to_owned();
+    let path = format!("/api/sessions/{}", escape(&key));
+    site.over(&say(&admin, &key, "hello").await).await;
+    let lines = admin.request(reqwest::Method::GET, &format!("{path}/export")).send().await.unwrap();
+    let lines = lines.text().await.unwrap();
+    assert!(admin.delete(&path).await.status < 300);
+    let import = |api: &Api| {
+        let request = api.request(reqwest::Method::POST, "/api/import").header("content-type", "application/x-ndjson");
+        request.body(lines.clone())
+    };
+    let writer = site.token("writer", json!("write")).await;
+    assert_problem(&writer.send(import(&writer)).await, 403, "forbidden");
+    let bringer = site.token("bringer", json!(["write", "endpoints"])).await;
+    let came = bringer.send(import(&bringer)).await;
+    assert_eq!(came.status, 201, "{:#}", came.body);
+    // Its private address is none that this one may bring; an admin gives it by naming it again.
+    let refused = bringer.post("/api/sessions", &asked).await;
+    let told = refused.body["detail"].as_str().unwrap();
+    assert!(told.contains("an admin may name it"), "{told}");
+    let _ = admin.post("/api/sessions", &asked).await.expect_status(200);
+    assert_eq!(site.over(&say(&bringer, &key, "hello").await).await["output"], "mine");
 }

@@ -203,9 +203,8 @@ async fn begin_anew(channels: &Channels, letter: &Letter<Extra>) -> Result<Strin
         Err(SessionError::SomebodyElses(_)) => {
             "What somebody else asked for is at work in this conversation. Wait for it, or ask an operator.".to_owned()
         }
-        Err(SessionError::NotYours(_)) => {
-            "Somebody else began this conversation. They or an operator can begin a new one.".to_owned()
-        }
+        // A conversation is its people's, whoever began it.
+        Err(SessionError::NotYours(_)) => "This could not be done. Ask an operator.".to_owned(),
         Err(error @ SessionError::Store(_)) => {
             tracing::error!(session = %letter.conversation, %error, "a conversation was not begun anew");
             words::not_taken(ErrorCode::StoreUnavailable).to_owned()
