@@ -100,7 +100,8 @@ async fn its_long_operation_is_cancelled_and_the_connection_kept() {
     let run = long_operation(&house, 1).await;
     house.stop(&run);
     let view = house.ended(&run).await;
-    assert_eq!(call_row(&view).how, "unconfirmed", "{view:#?}");
+    // A stop that is there before the call was sent cancels it for certain.
+    assert!(matches!(call_row(&view).how.as_str(), "unconfirmed" | "cancelled"), "{view:#?}");
     assert_eq!(instance(&house).await, before);
     house.close().await;
 }

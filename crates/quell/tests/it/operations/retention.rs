@@ -67,7 +67,9 @@ async fn what_was_not_used_for_long_goes_whole_and_says_so() {
     assert!(house.engine.is_in_use(&key("b")));
     assert_eq!(retired(&house, later(31)).await, ["a", "c"]);
     assert!(!there(&house, "a").await && there(&house, "b").await);
-    assert!(house.engine.run(&run).await.unwrap().is_none(), "its runs went with it");
+    let left = house.engine.run(&run).await.unwrap().expect("the receipts of its runs are kept");
+    assert_eq!((left.text.as_str(), left.output, left.receipt.is_some()), ("", None, true));
+    assert!(house.engine.runs(all()).await.unwrap().items.iter().all(|row| row.run_id != run), "its runs went with it");
     let rows = house.engine.audit_list(0, 10).await.unwrap().items;
     let told: Vec<_> =
         rows.iter().map(|row| (row.principal.as_str(), row.action.as_str(), row.target.as_deref())).collect();
