@@ -151,7 +151,7 @@ async fn full_disk(report: &mut Report) {
         std::fs::create_dir(&disk).unwrap();
         std::os::unix::fs::symlink("disk/quell.db", home.data().join("quell.db")).unwrap();
         let place = disk.display();
-        let first = format!("mount -t tmpfs -o size=4m small \"{place}\" && : > \"{place}/quell.db\"");
+        let first = format!("mount -t tmpfs -o size=12m small \"{place}\" && : > \"{place}/quell.db\"");
         let wrapped = format!("exec unshare --user --map-root-user --mount sh -c '{first} && exec \"$0\" \"$@\"'");
         script(home, &format!("{wrapped} '{}' \"$@\"", quell().display()))
     })
