@@ -10,6 +10,7 @@ mod lists;
 mod notes;
 mod opening;
 mod outbox;
+mod ownership;
 mod retention;
 mod spend;
 mod traces;
