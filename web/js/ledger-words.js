@@ -8,6 +8,9 @@ import { millis, t } from "./texts.js";
 /** A mark for each standing, since colour alone says nothing to many. */
 export const GLYPHS = { calm: "✓", stopped: "■", bad: "▲", left: "▲", open: "…" };
 
+/** What ends the descendants of a command, the surest first. */
+const CONTAINMENTS = ["namespace", "cgroup", "sweep"];
+
 export function kindWord(kind) {
   return KINDS.includes(kind) ? t(`ledger.kind.${kind}`) : kind;
 }
@@ -47,6 +50,9 @@ export function rowTitle(row) {
   }
   if (row.pid) {
     parts.push(`pid ${row.pid}`);
+  }
+  if (CONTAINMENTS.includes(row.heldBy)) {
+    parts.push(t(`ledger.held-by.${row.heldBy}`));
   }
   return parts.join("\n");
 }

@@ -142,6 +142,7 @@ function rowOf(resource, facts, depth, path) {
     open,
     pid: resource.pid,
     swept: resource.swept ?? 0,
+    heldBy: resource.heldBy,
     exitCode: resource.exitCode,
     signal: resource.signal,
     runId: resource.kind === "run" ? runIdIn(resource.label) : undefined,
@@ -190,6 +191,7 @@ function together(rows) {
     pid: undefined,
     runId: undefined,
     swept: rows.reduce((sum, row) => sum + row.swept, 0),
+    heldBy: rows.every((row) => row.heldBy === rows[0].heldBy) ? rows[0].heldBy : undefined,
     spans: union(rows.flatMap((row) => row.spans)),
   };
 }

@@ -36,6 +36,14 @@ test("beside it stands how long after the stop it was given back, else how long 
   assert.equal(offsetWord(only(held("process", 1, -1000, -980, "exited"), { settled: 12 })), "20 ms");
 });
 
+test("a row says what held a command", () => {
+  const title = (heldBy) => rowTitle(only(held("process", 1, -5, 11, "exited", { exitCode: 0, heldBy })));
+  assert.match(title("namespace"), /held by a PID namespace/);
+  assert.match(title("sweep"), /held by a search of \/proc, which is weaker/);
+  assert.doesNotMatch(title(undefined), /held by/);
+  assert.doesNotMatch(title("something newer"), /held by/);
+});
+
 test("folded rows say how many they are, and how long at least one was held", () => {
   const calls = Array.from({ length: 30 }, (_, i) => held("mcp_call", i + 1, i * 10, i * 10 + 4, "finished"));
   const [folded] = rowsOf(ended(calls, { settled: 999 }), { now: 0 });
