@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::chance::Chance;
 use crate::marks::Gone;
 use crate::plan::{Dialect, Plan, Surface};
-use crate::scenes::{Beside, Message, Stage};
+use crate::scenes::{Beside, Message, Stage, may_fail_at_once};
 use crate::script::Order;
 use crate::site::{Site, settled};
 use crate::strikes::{Target, strike};
@@ -207,6 +207,7 @@ impl Round {
         let by_plan = self.plan.lasting || named.iter().any(|name| name == run);
         let superseded = self.plan.scene == crate::plan::Scene::Interrupt;
         match (by_plan, self.plan.surface) {
+            (true, _) if may_fail_at_once(&self.plan) => Expected::Any,
             (true, _) => Expected::Aborted,
             (false, Surface::TimeOut | Surface::Dropped) => Expected::Any,
             (false, _) if superseded => Expected::Any,

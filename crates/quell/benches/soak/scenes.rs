@@ -89,16 +89,7 @@ impl Stage {
     fn command(&mut self, plan: &Plan) -> String {
         let mark = Marker::new();
         let command = match (plan.scene, plan.lasting) {
-            (Scene::Deaf, _) => chosen(
-                plan,
-                &[
-                    commands::deaf_setsid_child,
-                    commands::ignores_signals,
-                    commands::respawns_on_term,
-                    zombie_leader,
-                    hostile::blinds_its_warden,
-                ],
-            ),
+            (Scene::Deaf, _) => chosen(plan, &DEAF),
             (Scene::Escaped, true) => {
                 chosen(plan, &[commands::setsid_child, commands::double_fork, commands::sudo_like])
             }
@@ -195,9 +186,27 @@ impl Stage {
     }
 }
 
+/// Commands that do not end by a gentle signal.
+const DEAF: [fn(&Marker) -> String; 5] = [
+    hostile::blinds_its_warden,
+    commands::deaf_setsid_child,
+    commands::ignores_signals,
+    commands::respawns_on_term,
+    zombie_leader,
+];
+
 fn chosen(plan: &Plan, from: &[fn(&Marker) -> String]) -> fn(&Marker) -> String {
-    let at = usize::try_from(plan.form >> 8).unwrap_or(0) % from.len();
-    from[at]
+    from[place(plan, from.len())]
+}
+
+fn place(plan: &Plan, of: usize) -> usize {
+    usize::try_from(plan.form >> 8).unwrap_or(0) % of
+}
+
+/// True for a command that may end at once, although it is to last: a warden that is blinded before it has told of its start fails,
+/// and its command ends with it.
+pub(crate) fn may_fail_at_once(plan: &Plan) -> bool {
+    plan.scene == Scene::Deaf && place(plan, DEAF.len()) == 0
 }
 
 fn text(text: &str) -> Say {
