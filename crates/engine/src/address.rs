@@ -10,23 +10,23 @@ use url::{Host, Url};
 
 /// Which addresses may be connected to; the later has more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub enum Reach {
+pub enum AddressPolicy {
     /// Those of the public internet.
-    Public,
+    PublicOnly,
     /// All.
     #[default]
-    Anywhere,
+    Any,
 }
 
-/// The same as a question.
+/// Whether an address may be connected to.
 pub(crate) type MayReach = fn(IpAddr) -> bool;
 
 /// Resolves names to addresses that may be connected to.
-pub(crate) struct Checked {
+pub(crate) struct CheckedResolver {
     may_reach: MayReach,
 }
 
-impl Checked {
+impl CheckedResolver {
     pub(crate) fn new(may_reach: MayReach) -> Self {
         Self { may_reach }
     }
@@ -35,12 +35,12 @@ impl Checked {
 /// A name has only addresses that may not be connected to.
 #[derive(Debug, thiserror::Error)]
 #[error("{name} is at {address}, {REFUSED}")]
-pub(crate) struct Refused {
+pub(crate) struct AddressRefused {
     name: String,
     address: IpAddr,
 }
 
-impl Resolve for Checked {
+impl Resolve for CheckedResolver {
     fn resolve(&self, name: Name) -> Resolving {
         let may_reach = self.may_reach;
         Box::pin(async move {
@@ -49,7 +49,9 @@ impl Resolve for Checked {
             let first = all.first().map(SocketAddr::ip);
             let good: Vec<_> = all.into_iter().filter(|a| may_reach(a.ip())).collect();
             match first {
-                Some(address) if good.is_empty() => Err(Refused { name: name.as_str().to_owned(), address }.into()),
+                Some(address) if good.is_empty() => {
+                    Err(AddressRefused { name: name.as_str().to_owned(), address }.into())
+                }
                 _ => Ok(Box::new(good.into_iter()) as Addrs),
             }
         })

@@ -35,7 +35,7 @@ use secrecy::SecretString;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
-use crate::address::Reach;
+use crate::address::AddressPolicy;
 use crate::clock::Clock;
 use crate::proc::Wardens;
 use crate::scope::{Probe, Scope};
@@ -167,8 +167,8 @@ impl Mcp {
     ///
     /// # Errors
     /// [`BadServer`] says what is wrong with it.
-    pub fn endpoint(&self, url: &str, key: Option<SecretString>, reach: Reach) -> Result<Endpoint, BadServer> {
-        let config = McpConfig { url: Some(url.to_owned()), api_key: key, place: reach, ..McpConfig::default() };
+    pub fn endpoint(&self, url: &str, key: Option<SecretString>, reach: AddressPolicy) -> Result<Endpoint, BadServer> {
+        let config = McpConfig { url: Some(url.to_owned()), api_key: key, addresses: reach, ..McpConfig::default() };
         Ok(Endpoint(Arc::new(Server::new(ENDPOINT, config, self.0.times)?)))
     }
 

@@ -306,7 +306,7 @@ impl Wardens {
     }
 
     /// Ends what is alive of these runs and of the last daemon's wardens, once, before anything is started. A daemon that dies
-    /// before [`Wardens::forget_the_dead`] leaves the same to the next one.
+    /// before [`Wardens::forget_earlier_wardens`] leaves the same to the next one.
     ///
     /// # Cancel safety
     /// Safe: what it has ended stays ended, and the rest is found again.
@@ -315,7 +315,7 @@ impl Wardens {
     }
 
     /// Forgets the wardens of the last daemon: what they left is in the receipts of their runs.
-    pub fn forget_the_dead(&self) {
+    pub fn forget_earlier_wardens(&self) {
         if let Some(record) = &self.0.record {
             record.forget();
         }

@@ -29,7 +29,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::address::Reach;
+use crate::address::AddressPolicy;
 use crate::agent::Agent;
 use crate::cell::{Cell, Notice, Progress};
 use crate::hooks::Hooks;
@@ -331,8 +331,14 @@ impl Sessions {
             return Ok(Err(Unfit { code: ErrorCode::AgentNotFound.as_str(), message }));
         };
         let facts = happening(HookEvent::Activate, cell.view(), None).run;
-        let purpose =
-            Purpose { scope: &cell.scope, agent: &run.agent, asked: None, run: facts, by: None, reach: Reach::Public };
+        let purpose = Purpose {
+            scope: &cell.scope,
+            agent: &run.agent,
+            asked: None,
+            run: facts,
+            by: None,
+            reach: AddressPolicy::PublicOnly,
+        };
         // waits: the purpose holds the run's scope.
         let body = match self.enter(&run.session, &purpose).await? {
             Ok((body, _)) => body,

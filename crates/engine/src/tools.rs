@@ -36,7 +36,7 @@ use quell_kernel::turn::CallResult;
 use quell_protocol::CallEnd;
 use serde_json::Value;
 
-use crate::address::Reach;
+use crate::address::AddressPolicy;
 use crate::llm::ToolSpec;
 use crate::proc::{Isolate, OutputSink, Wardens};
 use crate::scope::{Cancelled, Point, Scope};
@@ -142,8 +142,8 @@ impl Toolbox {
 
     /// Where `fetch_url` may go, and so the endpoints that sessions bring along.
     #[must_use]
-    pub fn reach(&self) -> Reach {
-        if self.settings.fetch.allow_private { Reach::Anywhere } else { Reach::Public }
+    pub fn reach(&self) -> AddressPolicy {
+        if self.settings.fetch.allow_private { AddressPolicy::Any } else { AddressPolicy::PublicOnly }
     }
 
     /// Quell's own files.

@@ -218,7 +218,7 @@ pub struct RunView {
     pub parent: Option<RunId>,
     /// Where it came from, if it did not happen here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub imported: Option<Imported>,
+    pub imported: Option<Provenance>,
     /// The message.
     pub text: String,
     /// RFC 3339.
@@ -266,7 +266,7 @@ pub struct RunView {
 /// What was read from an archive: nobody here has seen it happen.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct Imported {
+pub struct Provenance {
     /// RFC 3339.
     pub at: String,
     /// Who imported it.
@@ -334,7 +334,7 @@ pub struct SessionRow {
     pub turns: u64,
     /// Where it came from, if it did not begin here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub imported: Option<Imported>,
+    pub imported: Option<Provenance>,
 }
 
 /// An agent, as `GET /api/agents` lists it.

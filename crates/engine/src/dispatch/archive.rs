@@ -3,14 +3,14 @@
 
 mod reader;
 
-use quell_protocol::api::{Imported, RunView, SessionRow};
+use quell_protocol::api::{Provenance, RunView, SessionRow};
 use quell_protocol::audit::Action;
 use quell_protocol::{RunId, SessionKey};
 
 use super::{Caller, Deed, Engine};
 use crate::cell::Notice;
 use crate::session::importable;
-use crate::store::{Archive, Imported as Stored, Spool, StoreError, StoredSession};
+use crate::store::{Archive, Imported, Spool, StoreError, StoredSession};
 pub use reader::{ArchiveReader, BadArchive};
 
 /// Why a session was not imported. Nothing was written.
@@ -113,9 +113,9 @@ impl Engine {
         mark(&mut archive, caller, &at)?;
         let (session, runs) = (archive.session.clone(), archive.runs.len());
         let turns = match self.inner().store.import_session(archive, at).await? {
-            Stored::Yes { turns } => turns,
-            Stored::SessionExists => return Err(ImportError::SessionExists(session.key)),
-            Stored::RunExists(run) => return Err(ImportError::RunExists(run)),
+            Imported::Yes { turns } => turns,
+            Imported::SessionExists => return Err(ImportError::SessionExists(session.key)),
+            Imported::RunExists(run) => return Err(ImportError::RunExists(run)),
         };
         // Memory may know an older session of this key, which was deleted.
         self.inner().sessions.forget_history(&session.key);
@@ -141,7 +141,7 @@ fn mark(archive: &mut Archive, caller: &Caller, at: &str) -> Result<(), ImportEr
         if let Ok(mut view) = serde_json::from_str::<RunView>(&run.view) {
             // One that was imported before keeps what was claimed first.
             let claims = view.imported.take().and_then(|imported| imported.claims).or(Some(claimed));
-            view.imported = Some(Imported { at: at.to_owned(), by: Some(caller.principal.clone()), claims });
+            view.imported = Some(Provenance { at: at.to_owned(), by: Some(caller.principal.clone()), claims });
             view.principal = caller.principal.clone();
             run.view = serde_json::to_string(&view).unwrap_or_default();
         }

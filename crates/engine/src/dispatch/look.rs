@@ -6,7 +6,7 @@ use quell_kernel::Push;
 use quell_kernel::approval::Approver;
 use quell_kernel::registry::{AgentPhase, StopAsk, StopScope};
 use quell_kernel::turn::Turn;
-use quell_protocol::api::{AgentAbortAnswer, AgentRow, HistoryMessage, Imported, List, RunView, SessionRow};
+use quell_protocol::api::{AgentAbortAnswer, AgentRow, HistoryMessage, List, Provenance, RunView, SessionRow};
 use quell_protocol::approval::{ApprovalRow, Decision};
 use quell_protocol::audit::Action;
 use quell_protocol::{AgentId, EventKind, RunEvent, RunId, SessionKey};
@@ -344,7 +344,7 @@ impl Engine {
             last_used_at: standing.used.into_iter().chain([session.last_used_at]).max().unwrap_or_default(),
             active_runs,
             turns: session.turns,
-            imported: session.imported_at.map(|at| Imported { at, by: session.owner, claims: None }),
+            imported: session.imported_at.map(|at| Provenance { at, by: session.owner, claims: None }),
         }
     }
 }

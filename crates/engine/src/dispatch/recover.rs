@@ -76,7 +76,7 @@ pub(super) async fn seal_what_was_open(
             tracing::info!(run = %run.id, session = %run.session, "run of a daemon that died is sealed");
         }
     }
-    workshop.wardens.forget_the_dead();
+    workshop.wardens.forget_earlier_wardens();
     Ok(())
 }
 

@@ -11,7 +11,7 @@ use quell_protocol::{By, RunId, SessionKey, Surface};
 use tokio_util::sync::CancellationToken;
 
 use super::{Caller, Deed, Engine, Got, NotMade};
-use crate::address::Reach;
+use crate::address::AddressPolicy;
 use crate::cell::Notice;
 use crate::memory::NoteScope;
 use crate::scope::{Cancelled, Point, Scope};
@@ -132,7 +132,7 @@ impl Engine {
         let by = By { principal: caller.principal.clone(), surface: caller.surface };
         let scope = Scope::new(inner.clock, inner.config.probe.clone());
         let got = {
-            let reach = if caller.is_admin() { Reach::Anywhere } else { Reach::Public };
+            let reach = if caller.is_admin() { AddressPolicy::Any } else { AddressPolicy::PublicOnly };
             let mut got = std::pin::pin!(inner.sessions.open(key, asked, (by, reach), &scope));
             tokio::select! {
                 biased;

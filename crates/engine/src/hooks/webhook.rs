@@ -15,7 +15,7 @@ use super::command::first_line;
 use super::config::shown_url;
 use super::signature::Signer;
 use super::{Errand, Failure, Inner};
-use crate::address::Reach;
+use crate::address::AddressPolicy;
 use crate::llm;
 use crate::scope::Scope;
 
@@ -63,7 +63,7 @@ pub(super) enum Answer {
 
 impl Receiver {
     pub(super) fn new(url: Url, limit: Duration, signer: Signer) -> Result<Self, String> {
-        let client = llm::http_client(&url, Reach::Anywhere, limit.min(CONNECT))?;
+        let client = llm::http_client(&url, AddressPolicy::Any, limit.min(CONNECT))?;
         Ok(Self { url, client, signer })
     }
 }

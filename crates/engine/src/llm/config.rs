@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use secrecy::SecretString;
 
-use crate::address::Reach;
+use crate::address::AddressPolicy;
 
 /// Where models are served, and how patient we are with it.
 #[derive(Clone, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
@@ -22,7 +22,7 @@ pub struct ProviderConfig {
     pub api_key: Option<SecretString>,
     /// Where it may be; a configured one may be anywhere.
     #[serde(skip)]
-    pub reach: Reach,
+    pub reach: AddressPolicy,
     /// The environment variable that holds the key. Servers without keys need none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api_key_env: Option<String>,
@@ -76,7 +76,7 @@ impl ProviderConfig {
             kind,
             base_url: None,
             api_key: None,
-            reach: Reach::Anywhere,
+            reach: AddressPolicy::Any,
             api_key_env: None,
             api_key_file: None,
             headers: BTreeMap::new(),

@@ -11,7 +11,7 @@ use super::error::{ModelError, Wait};
 use super::provider::Provider;
 use super::report::Report;
 use super::sse::Oversize;
-use crate::address::Refused;
+use crate::address::AddressRefused;
 use crate::scope::Cancelled;
 
 /// The status for "too many requests".
@@ -159,7 +159,7 @@ pub(super) fn root_cause(error: &reqwest::Error) -> String {
 
 /// The name is at an address that a session may not reach: it will be there the next time, too.
 fn is_refused_address(error: &(dyn Error + 'static)) -> bool {
-    causes(error).any(<dyn Error>::is::<Refused>)
+    causes(error).any(<dyn Error>::is::<AddressRefused>)
 }
 
 /// True when TLS itself failed: a certificate does not become valid by asking again.

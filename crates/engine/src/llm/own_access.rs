@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use secrecy::SecretString;
 
 use super::config::{BadProvider, ProviderConfig, ProviderKind};
-use crate::address::Reach;
+use crate::address::AddressPolicy;
 
 /// What a caller brings along. Without either, the configured provider is used as it is.
 #[derive(Debug, Clone, Default)]
@@ -15,7 +15,7 @@ pub struct OwnAccess {
     /// Where the API begins.
     pub base_url: Option<String>,
     /// Where that may be.
-    pub reach: Reach,
+    pub reach: AddressPolicy,
 }
 
 impl OwnAccess {
@@ -72,7 +72,11 @@ mod tests {
     }
 
     fn access(key: Option<&str>, place: Option<&str>) -> OwnAccess {
-        OwnAccess { api_key: key.map(SecretString::from), base_url: place.map(str::to_owned), reach: Reach::Anywhere }
+        OwnAccess {
+            api_key: key.map(SecretString::from),
+            base_url: place.map(str::to_owned),
+            reach: AddressPolicy::Any,
+        }
     }
 
     fn key_of(config: &ProviderConfig) -> Option<&str> {

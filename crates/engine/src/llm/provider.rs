@@ -12,7 +12,7 @@ use secrecy::{ExposeSecret, SecretString};
 
 use super::config::{BadProvider, ProviderConfig, ProviderKind};
 use super::dialect::Dialect;
-use crate::address::{Checked, Reach, is_public, permitted};
+use crate::address::{AddressPolicy, CheckedResolver, is_public, permitted};
 
 /// The longest time that may be configured; it keeps timers in range.
 const MAX_TIMEOUT_S: f64 = 24.0 * 3600.0;
@@ -52,7 +52,7 @@ pub(super) struct Clients(Arc<Mutex<BTreeMap<Connecting, Client>>>);
 const WAYS_OUT: &str = "an admin may name it, or `[tools] fetch_private = true` permits it to all";
 
 /// A way to connect: how the host is reached, which addresses may be, and how long a connection may take.
-type Connecting = (Route, Reach, Duration);
+type Connecting = (Route, AddressPolicy, Duration);
 
 /// How a host is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -69,7 +69,7 @@ impl Provider {
     pub(super) fn new(name: &str, config: ProviderConfig, clients: &Clients) -> Result<Self, BadProvider> {
         let bad = |problem: String| BadProvider { provider: name.to_owned(), problem };
         let endpoint = endpoint(&config).map_err(bad)?;
-        if config.reach == Reach::Public {
+        if config.reach == AddressPolicy::PublicOnly {
             permitted(&endpoint, is_public).map_err(|why| bad(format!("baseUrl: {why}; {WAYS_OUT}")))?;
         }
         let (headers, secrets) = headers(&config).map_err(bad)?;
@@ -117,7 +117,7 @@ impl Route {
 }
 
 impl Clients {
-    fn get(&self, (route, reach): (Route, Reach), connect_timeout: Duration) -> Result<Client, String> {
+    fn get(&self, (route, reach): (Route, AddressPolicy), connect_timeout: Duration) -> Result<Client, String> {
         let mut clients = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(client) = clients.get(&(route, reach, connect_timeout)) {
             return Ok(client.clone());
@@ -129,14 +129,14 @@ impl Clients {
 }
 
 /// An HTTP client for other servers than models, with the same TLS and the same care.
-pub(crate) fn http_client(url: &Url, reach: Reach, connect_timeout: Duration) -> Result<Client, String> {
-    if reach == Reach::Public {
+pub(crate) fn http_client(url: &Url, reach: AddressPolicy, connect_timeout: Duration) -> Result<Client, String> {
+    if reach == AddressPolicy::PublicOnly {
         permitted(url, is_public).map_err(|why| format!("{why}; {WAYS_OUT}"))?;
     }
     build(Route::of(url), reach, connect_timeout)
 }
 
-fn build(route: Route, reach: Reach, connect_timeout: Duration) -> Result<Client, String> {
+fn build(route: Route, reach: AddressPolicy, connect_timeout: Duration) -> Result<Client, String> {
     let builder = Client::builder()
         .user_agent(concat!("quell/", env!("CARGO_PKG_VERSION")))
         .connect_timeout(connect_timeout)
@@ -150,9 +150,9 @@ fn build(route: Route, reach: Reach, connect_timeout: Duration) -> Result<Client
         Route::Tls => tls(builder),
     };
     let builder = match reach {
-        Reach::Anywhere => builder,
+        AddressPolicy::Any => builder,
         // A proxy would connect to addresses that nobody here has checked.
-        Reach::Public => builder.no_proxy().dns_resolver(Arc::new(Checked::new(is_public))),
+        AddressPolicy::PublicOnly => builder.no_proxy().dns_resolver(Arc::new(CheckedResolver::new(is_public))),
     };
     builder.build().map_err(|error| format!("the HTTP client cannot be built: {}", super::failure::root_cause(&error)))
 }

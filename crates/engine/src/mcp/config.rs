@@ -38,9 +38,9 @@ pub struct McpConfig {
     /// The key, read by the roof from where `api_key_env` points; never in the file.
     #[serde(skip)]
     pub api_key: Option<SecretString>,
-    /// Where its URL may be; a configured one may be anywhere.
+    /// Which addresses its URL may lead to; any, where it is configured.
     #[serde(skip)]
-    pub place: crate::address::Reach,
+    pub addresses: crate::address::AddressPolicy,
     /// True: one server for all sessions. Otherwise each session has its own.
     pub shared: bool,
     /// Seconds after which a server that nobody uses is closed; it starts again when it is needed.

@@ -80,7 +80,7 @@ impl Server {
         let bad = |problem| BadServer { server: name.to_owned(), key: "url", problem };
         let start_timeout = config.start_timeout_s.map_or(START, Duration::from_secs);
         let client = match config.reach() {
-            Ok(Reach::Url(url)) => Some(llm::http_client(&url, config.place, start_timeout).map_err(bad)?),
+            Ok(Reach::Url(url)) => Some(llm::http_client(&url, config.addresses, start_timeout).map_err(bad)?),
             Ok(Reach::Command(_)) | Err(_) => None,
         };
         Ok(Self {

@@ -11,7 +11,7 @@ use quell_protocol::{AgentId, SessionKey};
 
 use super::own::Own;
 use super::skills::Shelves;
-use crate::address::Reach;
+use crate::address::AddressPolicy;
 use crate::agent::{Agent, AgentConfig, Materials};
 use crate::hooks::Undo;
 use crate::llm::{Model, OwnAccess};
@@ -22,7 +22,7 @@ use crate::mcp::Endpoint;
 pub(super) struct Body {
     pub(super) facts: SessionFacts,
     /// Where the configuration lets its endpoints be.
-    reach: Reach,
+    reach: AddressPolicy,
     pub(super) own: Option<Own>,
     pub(super) endpoint: Option<Endpoint>,
     pub(super) shelves: Arc<Shelves>,
@@ -65,7 +65,7 @@ pub(super) struct Begun {
 impl Body {
     /// What a session has that says this itself.
     pub(super) fn new(
-        (facts, reach): (SessionFacts, Reach),
+        (facts, reach): (SessionFacts, AddressPolicy),
         own: Option<Own>,
         endpoint: Option<Endpoint>,
         idle: Duration,

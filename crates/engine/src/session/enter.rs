@@ -14,7 +14,7 @@ use super::body::Body;
 use super::depart::Why;
 use super::own::Own;
 use super::{Book, Sessions};
-use crate::address::Reach;
+use crate::address::AddressPolicy;
 use crate::hooks::Happening;
 use crate::scope::{Cancelled, Point, Scope};
 use crate::store::{SetUpAccess, StoreError, StoredSession};
@@ -67,14 +67,18 @@ pub(super) struct Purpose<'a> {
     /// Who asked.
     pub(super) by: Option<By>,
     /// Where the endpoints may be that who asked brings along; anywhere is an admin.
-    pub(super) reach: Reach,
+    pub(super) reach: AddressPolicy,
 }
 
 impl Purpose<'_> {
     /// What may come of it where somebody else began the session. A chat network's own conversation is its people's.
     pub(super) fn access(&self, is_changed: bool) -> SetUpAccess {
         let of_chat = self.by.as_ref().is_some_and(|by| by.surface == Surface::Channel);
-        if !is_changed || of_chat || self.reach == Reach::Anywhere { SetUpAccess::Free } else { SetUpAccess::Own }
+        if !is_changed || of_chat || self.reach == AddressPolicy::Any {
+            SetUpAccess::Anyone
+        } else {
+            SetUpAccess::OwnerOnly
+        }
     }
 
     /// True when who asks began a session.
@@ -160,7 +164,7 @@ impl Sessions {
         &self,
         key: &SessionKey,
         asked: &SessionRequest,
-        (by, reach): (By, Reach),
+        (by, reach): (By, AddressPolicy),
         scope: &Scope,
     ) -> Result<Result<Got, NotMade>, Cancelled> {
         let default = self.0.runs.workshop().society.default_agent();

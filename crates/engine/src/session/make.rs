@@ -81,7 +81,7 @@ impl Sessions {
         };
         // Before anything of it is begun, and asked again where it is stored.
         if let Some(stored) = &stored
-            && purpose.access(is_changed) == SetUpAccess::Own
+            && purpose.access(is_changed) == SetUpAccess::OwnerOnly
             && !purpose.began(stored)
         {
             return Ok(Err(not_yours()));

@@ -11,7 +11,7 @@ use url::Url;
 
 use super::vault::Vault;
 use crate::access::Caller;
-use crate::address::Reach;
+use crate::address::AddressPolicy;
 use crate::agent::AgentConfig;
 use crate::llm::OwnAccess;
 use crate::store::{PrivateEndpoints, SessionSetup, SetUpAccess, StoredSession};
@@ -49,12 +49,11 @@ impl Own {
     /// was given for: who may name another place may not collect keys with it.
     ///
     /// `reach` is where those may be that this one names. A place that is named again keeps what it had besides.
-    pub(super) fn given(asked: &SessionRequest, reach: Reach, before: Option<&Self>) -> Self {
+    pub(super) fn given(asked: &SessionRequest, reach: AddressPolicy, before: Option<&Self>) -> Self {
         let mut asked = asked.clone();
-        let may = reach == Reach::Anywhere;
+        let may = reach == AddressPolicy::Any;
         let Some(Self { said: mut before, private: was }) = before.cloned() else {
-            let private =
-                PrivateEndpoints { base_url: may && asked.base_url.is_some(), mcp_url: may && asked.mcp_url.is_some() };
+            let private = named_endpoints(&asked, may);
             return Self { said: asked, private };
         };
         let is_private = |now: &Option<String>, then: &Option<String>, was: bool| match now {
@@ -106,8 +105,8 @@ impl Own {
     }
 
     /// Where its MCP endpoint may be, where the configuration lets `fetch_url` go everywhere or not.
-    pub(super) fn mcp_reach(&self, configured: Reach) -> Reach {
-        if self.private.mcp_url { Reach::Anywhere } else { configured }
+    pub(super) fn mcp_reach(&self, configured: AddressPolicy) -> AddressPolicy {
+        if self.private.mcp_url { AddressPolicy::Any } else { configured }
     }
 
     /// True when it says which model answers.
@@ -211,9 +210,9 @@ impl Own {
         (!user_id.is_empty()).then_some((user_id, chat_id, provider))
     }
 
-    pub(super) fn access(&self, configured: Reach) -> OwnAccess {
+    pub(super) fn access(&self, configured: AddressPolicy) -> OwnAccess {
         let api_key = self.said.api_key.as_ref().map(secret);
-        let reach = if self.private.base_url { Reach::Anywhere } else { configured };
+        let reach = if self.private.base_url { AddressPolicy::Any } else { configured };
         OwnAccess { api_key, base_url: self.said.base_url.clone(), reach }
     }
 
@@ -224,17 +223,15 @@ impl Own {
 
     /// True when both call the same provider with the same key.
     pub(super) fn calls_as(&self, other: &Self) -> bool {
-        let of = |own: &Self| {
-            let SessionRequest { provider, base_url, api_key, .. } = own.said.clone();
-            (provider, base_url, api_key, own.private.base_url)
-        };
-        of(self) == of(other)
+        let (said, others) = (&self.said, &other.said);
+        (&said.provider, &said.base_url, &said.api_key, self.private.base_url)
+            == (&others.provider, &others.base_url, &others.api_key, other.private.base_url)
     }
 
     /// True when both have the same MCP endpoint with the same key.
     pub(super) fn has_endpoint_of(&self, other: &Self) -> bool {
-        let of = |own: &Self| (own.said.mcp_url.clone(), own.said.mcp_api_key.clone(), own.private.mcp_url);
-        of(self) == of(other)
+        (&self.said.mcp_url, &self.said.mcp_api_key, self.private.mcp_url)
+            == (&other.said.mcp_url, &other.said.mcp_api_key, other.private.mcp_url)
     }
 
     /// True when both reach the same MCP servers with the same keys.
@@ -366,8 +363,12 @@ pub fn importable(config: &str, caller: &Caller) -> Option<PrivateEndpoints> {
     if brings && !caller.may_bring_endpoints() {
         return None;
     }
-    let may = caller.is_admin();
-    Some(PrivateEndpoints { base_url: may && said.base_url.is_some(), mcp_url: may && said.mcp_url.is_some() })
+    Some(named_endpoints(&said, caller.is_admin()))
+}
+
+/// The endpoints that are named, if they may be private.
+fn named_endpoints(said: &SessionRequest, may: bool) -> PrivateEndpoints {
+    PrivateEndpoints { base_url: may && said.base_url.is_some(), mcp_url: may && said.mcp_url.is_some() }
 }
 
 fn holds_password(place: &str) -> bool {

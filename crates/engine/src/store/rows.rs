@@ -130,13 +130,13 @@ pub struct PrivateEndpoints {
     pub mcp_url: bool,
 }
 
-/// Whether a session that somebody else began may be configured otherwise.
+/// Who may configure a session that exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SetUpAccess {
-    /// It may, or nothing changes.
-    Free,
-    /// It may not.
-    Own,
+    /// Whoever asks: an admin, or somebody who changes nothing.
+    Anyone,
+    /// The principal that began it.
+    OwnerOnly,
 }
 
 /// Answer to the set-up of a session.

@@ -69,7 +69,7 @@ impl Store {
             let owner: Option<Option<String>> = owner.query_row([setup.key.as_str()], |row| row.get(0)).optional()?;
             let known = owner.is_some();
             let is_own = owner.is_none_or(|owner| owner.as_deref() == Some(setup.by.as_str()));
-            if setup.access == SetUpAccess::Own && !is_own {
+            if setup.access == SetUpAccess::OwnerOnly && !is_own {
                 return Ok(SetUp::NotYours);
             }
             used(db, (&setup.key, &setup.agent), &setup.by, &setup.at)?;

@@ -20,7 +20,7 @@ use tokio::sync::OnceCell;
 use tokio::time::Instant;
 use url::Url;
 
-use crate::address::{Checked, MayReach, Refused, is_public, permitted};
+use crate::address::{AddressRefused, CheckedResolver, MayReach, is_public, permitted};
 use crate::llm::ToolSpec;
 use crate::scope::{Cancelled, Point, Scope};
 use crate::tools::arguments::{self, Arguments};
@@ -196,7 +196,7 @@ fn build(may_reach: MayReach) -> Result<Client, String> {
         // A proxy would connect to addresses that nobody here has checked.
         .no_proxy()
         .pool_max_idle_per_host(0)
-        .dns_resolver(Arc::new(Checked::new(may_reach)))
+        .dns_resolver(Arc::new(CheckedResolver::new(may_reach)))
         .build()
         .map_err(|e| e.to_string())
 }
@@ -264,7 +264,7 @@ fn label(url: &Url) -> String {
 fn explain(url: &Url, error: &reqwest::Error) -> String {
     let mut cause: &dyn std::error::Error = error;
     loop {
-        if let Some(refused) = cause.downcast_ref::<Refused>() {
+        if let Some(refused) = cause.downcast_ref::<AddressRefused>() {
             return refused.to_string();
         }
         match cause.source() {

@@ -61,12 +61,12 @@ async fn who_begins_a_session_owns_it_and_chooses_its_agent() {
 #[tokio::test]
 async fn a_session_is_configured_by_its_owner_or_freely_and_stays_its_owners() {
     let (store, _home) = fresh();
-    assert_eq!(store.set_up_session(setup("s", "ann", "main", SetUpAccess::Own)).await, Ok(SetUp::New));
+    assert_eq!(store.set_up_session(setup("s", "ann", "main", SetUpAccess::OwnerOnly)).await, Ok(SetUp::New));
     let before = session(&store, "s").await;
     assert_eq!(before.private, PrivateEndpoints { base_url: true, mcp_url: false });
-    assert_eq!(store.set_up_session(setup("s", "bob", "other", SetUpAccess::Own)).await, Ok(SetUp::NotYours));
+    assert_eq!(store.set_up_session(setup("s", "bob", "other", SetUpAccess::OwnerOnly)).await, Ok(SetUp::NotYours));
     assert_eq!(session(&store, "s").await, before, "nothing has changed");
-    assert_eq!(store.set_up_session(setup("s", "root", "other", SetUpAccess::Free)).await, Ok(SetUp::Known));
+    assert_eq!(store.set_up_session(setup("s", "root", "other", SetUpAccess::Anyone)).await, Ok(SetUp::Known));
     let after = session(&store, "s").await;
     assert_eq!((after.owner, after.agent.as_str()), (before.owner, "other"));
     assert!(after.config.unwrap().contains("root"));
