@@ -51,7 +51,8 @@ pub(super) async fn end_survivors(runs: &HashSet<&str>, births: &[Birth]) -> Sur
     let left = loop {
         let found = look(runs, births);
         let doomed: Vec<&Found> = found.iter().filter(|found| found.certain).collect();
-        if doomed.is_empty() || Instant::now() > until {
+        // An orphan of somebody else's is mostly one that is about to end: it is given the same time before it is named.
+        if found.is_empty() || Instant::now() > until {
             break found;
         }
         for found in doomed {

@@ -22,6 +22,13 @@ use crate::harness::{
     Claim, Ground, House, PATIENCE, abort_reason, alice, ask, copy_of, flat, message, of_run, receipt,
 };
 
+/// The leftovers of a receipt that are this run's for certain. Tests run beside each other: what the dead daemon of another
+/// test has left may be named as well.
+pub(crate) fn certain(leftovers: &Value) -> Vec<&str> {
+    let names = leftovers.as_array().unwrap().iter().map(|left| left["name"].as_str().unwrap());
+    names.filter(|name| !name.contains("may be of this run")).collect()
+}
+
 /// A second house on the ground as it is at this instant: what a daemon that dies now would leave to it.
 async fn after_the_crash(house: &House) -> House {
     House::on(Ground::Own(copy_of(house.dir.path())), Claim::shared().await, keep_partials).await
@@ -85,7 +92,7 @@ async fn what_was_finished_stays_and_what_ran_is_told() {
     assert_eq!((view.steps, view.usage.estimated), (1, false), "{view:#?}");
     assert!(view.usage.input_tokens > 0 && receipt(&view).usage == view.usage, "{view:#?}");
     // The first daemon is not really dead, and so its command was alive: the second one has ended it.
-    assert_eq!(receipt(&view).leftovers, [], "{view:#?}");
+    assert_eq!(certain(&json!(receipt(&view).leftovers)), [""; 0], "{view:#?}");
     assert_eq!(mark.survivors(), []);
     let seen = next_request(&after).await;
     for told in ["I look around.", "finished 42", "printed before it died", "Side effects are possible", "did nothing"]
