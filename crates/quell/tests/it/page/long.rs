@@ -25,22 +25,48 @@ async fn five_thousand_messages_scroll_smoothly() {
     browser.reads("article.turn[data-role=assistant]", &format!("Answer {}.", TURNS - 1)).await;
     let at_end = "(e => e.scrollHeight - e.scrollTop - e.clientHeight < 100)";
     browser.until(&format!("{at_end}({SCROLLS}(document.querySelector('#turns')))")).await;
+    let plain = browser.run_until_done(PLAIN_SCROLLING, &[]).await;
+    let [plain_median, plain_p95, _] = spread(&plain["gaps"]);
     let frames = browser.run_until_done(&scrolling(), &[]).await;
     let [median, p95, longest] = spread(&frames["gaps"]);
     let tasks = browser.long_tasks().await;
     println!(
-        "{} articles after {} frames: median {median:.1} ms, 95 % {p95:.1} ms, longest {longest:.1} ms; long tasks {tasks:?}",
+        "{} articles after {} frames: median {median:.1} ms (plain {plain_median:.1}), 95 % {p95:.1} ms (plain {plain_p95:.1}), \
+         longest {longest:.1} ms; long tasks {tasks:?}",
         frames["articles"],
         frames["gaps"].as_array().unwrap().len()
     );
     browser.reads("article.turn[data-role=user]", "Question 0?").await;
-    assert!(median < 50.0 && p95 < 250.0, "it does not scroll smoothly");
+    // On a busy machine the browser itself is slow: what it takes for plain paragraphs is the floor.
+    let smooth = median < f64::max(50.0, 4.0 * plain_median) && p95 < f64::max(250.0, 8.0 * plain_p95);
+    assert!(smooth, "it does not scroll smoothly");
     browser.assert_quiet(&[]).await;
 }
 
 /// The element that scrolls, from one inside it.
 const SCROLLS: &str = "(function up(e) { return !e ? document.scrollingElement
     : e.scrollHeight > e.clientHeight && /auto|scroll/.test(getComputedStyle(e).overflowY) ? e : up(e.parentElement); })";
+
+/// Scrolls through as many plain paragraphs as there are messages, by a screen in each frame.
+const PLAIN_SCROLLING: &str = "const box = document.createElement('div');
+    Object.assign(box.style, { position: 'fixed', inset: '0', overflow: 'auto', background: 'white', zIndex: '9999' });
+    for (let n = 0; n < 5000; n++) {
+      const line = document.createElement('p');
+      line.textContent = `Line ${n}. `.repeat(30);
+      box.append(line);
+    }
+    document.body.append(box);
+    box.scrollTop = box.scrollHeight;
+    const gaps = []; let before = performance.now();
+    const frame = (now) => {
+      gaps.push(now - before); before = now;
+      box.scrollTop -= box.clientHeight;
+      if (box.scrollTop <= 0) {
+        box.remove();
+        done({ gaps: gaps.sort((a, b) => a - b) });
+      } else requestAnimationFrame(frame);
+    };
+    requestAnimationFrame(frame);";
 
 /// Scrolls up by a screen in each frame until the first message is there; hands out the times between frames.
 fn scrolling() -> String {
