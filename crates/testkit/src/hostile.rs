@@ -66,10 +66,10 @@ pub fn zombie_leader_left_behind(program: &Path, mark: &Marker) -> String {
     format!("{} $PPID {} & sleep 1; kill -9 $!; exit 0", program.display(), mark.as_str())
 }
 
-/// A report in the warden's name, and its death.
+/// A report in the warden's name, and its death, once the file `go` is there.
 #[must_use]
-pub fn forged_report(program: &Path, mark: &Marker) -> String {
-    format!("exec {} $PPID {}", program.display(), mark.as_str())
+pub fn forged_report(program: &Path, mark: &Marker, go: &Path) -> String {
+    format!("exec {} $PPID {} {}", program.display(), mark.as_str(), go.display())
 }
 
 /// Kills the warden and leaves a process of the daemon's own program behind, with nothing of the run in its environment: `serve`

@@ -66,6 +66,11 @@ impl Site {
 
     /// A run whose shell runs `command`, once the command has done its worst.
     async fn attacked(&self, daemon: &Daemon, command: &str) -> String {
+        self.attacked_by(daemon, command).await.0
+    }
+
+    /// As [`Self::attacked`], with what the command said.
+    async fn attacked_by(&self, daemon: &Daemon, command: &str) -> (String, String) {
         self.model.script(Behaviour::tool_call("c1", "shell", &json!({"command": command})));
         let sent = json!({"text": "go"});
         let run = daemon.http().post("/api/sessions/s/runs", &sent).await.expect_status(202);
@@ -75,7 +80,7 @@ impl Site {
             let Some(event) = events.next().await else { panic!("the run ended early: {}", daemon.output()) };
             let text = event.data["text"].as_str().unwrap_or_default();
             if event.kind == "tool.output" && text.contains("hostile") {
-                return run;
+                return (run, text.to_owned());
             }
             assert_ne!(event.kind, "tool.ended", "{event:?}");
         }
@@ -176,8 +181,16 @@ async fn a_forged_report_is_not_believed(
 ) {
     let Some(site) = Site::new(user, isolate).await else { return };
     let daemon = site.daemon().await;
-    let command = hostile::forged_report(&site.program(Program::ForgedReport), &site.mark);
-    let run = site.attacked(&daemon, &command).await;
+    let go = site.home.folder().join("go");
+    let command = hostile::forged_report(&site.program(Program::ForgedReport), &site.mark, &go);
+    let (run, said) = site.attacked_by(&daemon, &command).await;
+    site.model.script(Behaviour::text("seen"));
+    fs::write(&go, "").unwrap();
+    // In a namespace the parent is the namespace's first process, which has no such socket and cannot be killed from within.
+    if isolate == "none" && said.contains("taken") {
+        // Its warden is dead: the call ends by itself.
+        assert_eq!(daemon.http().events(&run, 0).await.to_end().await.verdict(), "completed");
+    }
     let receipt = site.stopped(&daemon, &run, true).await;
     assert_eq!(receipt["leftovers"], json!([]), "{receipt:#}");
     let shown = daemon.http().get(&format!("/api/runs/{run}")).await.expect_status(200);

@@ -1,5 +1,6 @@
 /* Takes the socket of a warden, tells the daemon that everything is over, kills the warden, and goes on in a session of its own.
- * usage: forged_report WARDEN MARK */
+ * It waits for the file GO between the first and the second of that.
+ * usage: forged_report WARDEN MARK GO */
 #define _GNU_SOURCE
 #include <signal.h>
 #include <stdio.h>
@@ -11,7 +12,7 @@
 int main(int count, char **words) {
     static const char report[] =
         "{\"ended\":{\"code\":0,\"signal\":null,\"how\":\"exited\",\"told\":true,\"swept\":0,\"leftovers\":[]}}\n";
-    if (count < 3) return 2;
+    if (count < 4) return 2;
     pid_t warden = atoi(words[1]);
     int process = (int)syscall(SYS_pidfd_open, warden, 0);
     int socket = (int)syscall(SYS_pidfd_getfd, process, 0, 0);
@@ -26,6 +27,7 @@ int main(int count, char **words) {
         printf("hostile taken\n");
     }
     fflush(stdout);
+    while (access(words[3], F_OK) != 0) usleep(1000);
     if (socket >= 0 && write(socket, report, strlen(report)) > 0) kill(warden, SIGKILL);
     for (int i = 0; i < 60; i++) sleep(10);
     return 0;
