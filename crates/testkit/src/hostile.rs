@@ -131,6 +131,12 @@ pub fn blinds_its_warden(mark: &Marker) -> String {
     )
 }
 
+/// As [`blinds_its_warden`], once the file `go` is there.
+#[must_use]
+pub fn blinds_its_warden_when(mark: &Marker, go: &Path) -> String {
+    format!("echo hostile waits; until [ -e {} ]; do sleep 0.01; done; {}", go.display(), blinds_its_warden(mark))
+}
+
 /// Stops the daemon with SIGSTOP, so that it hears no stop.
 #[must_use]
 pub fn stops_its_daemon(mark: &Marker) -> String {

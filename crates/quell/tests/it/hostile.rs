@@ -75,12 +75,26 @@ impl Site {
         let sent = json!({"text": "go"});
         let run = daemon.http().post("/api/sessions/s/runs", &sent).await.expect_status(202);
         let run = run["runId"].as_str().unwrap().to_owned();
-        let mut events = daemon.http().events(&run, 0).await;
+        let said = self.said(daemon, &run, "hostile").await;
+        (run, said)
+    }
+
+    /// Waits until the command of a run says this.
+    async fn said(&self, daemon: &Daemon, run: &str, word: &str) -> String {
+        let mut events = daemon.http().events(run, 0).await;
         loop {
-            let Some(event) = events.next().await else { panic!("the run ended early: {}", daemon.output()) };
+            let Some(event) = events.next().await else {
+                // The run was over before anybody followed it: the next request shows what the command said.
+                let seen = self.model.seen();
+                let last = seen.last().unwrap_or_else(|| panic!("the run ended early: {}", daemon.output()));
+                let results = last.messages().iter().filter(|message| message["role"] == "tool");
+                let said: String = results.map(Value::to_string).collect();
+                assert!(said.contains(word), "the run ended early: {}", daemon.output());
+                return said;
+            };
             let text = event.data["text"].as_str().unwrap_or_default();
-            if event.kind == "tool.output" && text.contains("hostile") {
-                return (run, text.to_owned());
+            if event.kind == "tool.output" && text.contains(word) {
+                return text.to_owned();
             }
             assert_ne!(event.kind, "tool.ended", "{event:?}");
         }
@@ -322,7 +336,11 @@ async fn a_warden_without_descriptors_ends_its_command(
 ) {
     let Some(site) = Site::new(user, isolate).await else { return };
     let daemon = site.daemon().await;
-    let run = site.attacked(&daemon, &hostile::blinds_its_warden(&site.mark)).await;
+    let go = site.home.folder().join("go");
+    // Before the warden has told of its start, the call fails at once, as it should.
+    let run = site.attacked(&daemon, &hostile::blinds_its_warden_when(&site.mark, &go)).await;
+    fs::write(&go, "").unwrap();
+    site.said(&daemon, &run, "blinds").await;
     let receipt = site.stopped(&daemon, &run, false).await;
     assert_eq!(receipt["leftovers"], json!([]), "{receipt:#}");
 }
