@@ -166,12 +166,13 @@ async fn twenty_commands_of_a_run_stop_together() {
         }
         let asked = std::time::Instant::now();
         bench.scope.cancel();
-        assert!(asked.elapsed() < Duration::from_millis(20), "telling must not wait");
+        let told = asked.elapsed();
         for running in all {
             assert_eq!(running.handle.await.unwrap().unwrap().why, ProcessStop::Stopped);
         }
         bench.assert_gone();
-        asked.elapsed()
+        // Telling them waits for nothing: it may take a twelfth of the whole.
+        asked.elapsed().max(told * 12)
     })
     .await;
 }
