@@ -20,7 +20,7 @@ use super::tree::{self, Listing, Stat};
 
 /// How long the wardens of a dead daemon may take. They kill at once; a busy machine takes some milliseconds for that.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long SIGKILL may take after that.
+/// How long SIGKILL may take after that, and how long a process that may be somebody else's has to end before it is named.
 const KILL_PATIENCE: Duration = Duration::from_secs(2);
 /// Between two looks.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -51,7 +51,7 @@ pub(super) async fn end_survivors(runs: &HashSet<&str>, births: &[Birth]) -> Sur
     let left = loop {
         let found = look(runs, births);
         let doomed: Vec<&Found> = found.iter().filter(|found| found.certain).collect();
-        // An orphan of somebody else's is mostly one that is about to end: it is given the same time before it is named.
+        // What may be somebody else's is looked at again, too: the orphans of another daemon that died mostly end by themselves.
         if found.is_empty() || Instant::now() > until {
             break found;
         }
