@@ -22,7 +22,7 @@ usage: cargo xtask COMMAND
                           packages, as root; no daemon is started), Synapse for Matrix and schemathesis
                           for the HTTP API (from PyPI, below target/)
   tidy                    the house rules alone (part of test)
-  ci [STEP...]            fmt, clippy, docs, deny, test, or only the named ones
+  ci [STEP...]            fmt, clippy, docs, deny, test, soak, or only the named ones
   bench [ARG...]          measure the product against its physical floor (release build)
   soak [ARG...]           random runs and stops on the real binary, all checked: --minutes N, --seed S, --sessions 200, --release
 ";

@@ -238,7 +238,7 @@ pub struct RunView {
     pub usage: Usage,
     /// Last event number.
     pub seq: u64,
-    /// Processes alive now.
+    /// Commands and servers of the run that are alive now; one with its descendants counts as one.
     pub processes: u32,
     /// Once ending.
     #[serde(default, skip_serializing_if = "Option::is_none")]

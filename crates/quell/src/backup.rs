@@ -46,7 +46,7 @@ pub(crate) struct BackupArgs {
     /// Print JSON.
     #[arg(long)]
     json: bool,
-    /// The configuration file; else $QUELL_CONFIG, ./quell.toml, or the XDG config directory.
+    /// The configuration file; else $QUELL_CONFIG, or quell/quell.toml in the XDG config directory.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
@@ -59,7 +59,7 @@ pub(crate) struct RestoreArgs {
     /// Print JSON.
     #[arg(long)]
     json: bool,
-    /// The configuration file; else $QUELL_CONFIG, ./quell.toml, or the XDG config directory.
+    /// The configuration file; else $QUELL_CONFIG, or quell/quell.toml in the XDG config directory.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }

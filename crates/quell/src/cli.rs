@@ -44,7 +44,9 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Config(ConfigCommand),
     /// Find what is wrong here: configuration, keys, models, ports, processes; each with its remedy.
-    #[command(after_help = "Example:\n  quell doctor\n\nExit code 0 when nothing fails. It changes nothing.")]
+    #[command(
+        after_help = "Example:\n  quell doctor\n\nKeys are read from the environment of this command. A daemon that runs has the environment that it was started with: where a\nkey was added since, restart it.\n\nExit code 0 when nothing fails. It changes nothing."
+    )]
     Doctor(doctor::DoctorArgs),
     /// Copy the whole database into a file, also while the daemon runs, and check the copy.
     #[command(after_help = backup::BACKUP_HELP)]
@@ -64,7 +66,7 @@ pub(crate) enum Command {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct ServeArgs {
-    /// The configuration file; else $QUELL_CONFIG, ./quell.toml, or the XDG config directory.
+    /// The configuration file; else $QUELL_CONFIG, or quell/quell.toml in the XDG config directory.
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     /// Where to listen; port 0 takes a free one.
@@ -99,7 +101,10 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Backup(args) => backup::run(&args, cli.target),
         Command::Restore(args) => backup::restore(&args),
         Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "quell", &mut std::io::stdout());
+            // Into memory first: the generator panics when whoever reads it has had enough (`| head`).
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "quell", &mut script);
+            std::io::stdout().write_all(&script)?;
             Ok(ExitCode::SUCCESS)
         }
         Command::Talk(verb) => talk(verb, cli.target),

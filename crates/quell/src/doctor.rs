@@ -31,7 +31,7 @@ use report::Report;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct DoctorArgs {
-    /// The configuration file; else $QUELL_CONFIG, ./quell.toml, or the XDG config directory.
+    /// The configuration file; else $QUELL_CONFIG, or quell/quell.toml in the XDG config directory.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Print the findings as JSON and nothing else.

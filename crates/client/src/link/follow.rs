@@ -226,7 +226,7 @@ impl Chase {
 }
 
 /// The events that this visitor knows.
-const KNOWN: [&str; 15] = [
+const KNOWN: [&str; 16] = [
     "run.queued",
     "run.started",
     "step.started",
@@ -238,6 +238,7 @@ const KNOWN: [&str; 15] = [
     "approval.requested",
     "approval.resolved",
     "context.compacted",
+    "model.retry",
     "run.snapshot",
     "run.ending",
     "run.ended",

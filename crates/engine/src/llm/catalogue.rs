@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use super::config::ProviderConfig;
 use super::error::{ModelError, Wait};
 use super::failure::root_cause;
-use super::provider::{Clients, Provider};
+use super::provider::{Clients, Provider, without_secrets};
 use super::report::Report;
 
 /// The lists of the large gateways stay under 1 MiB.
@@ -51,8 +51,13 @@ async fn ask(provider: &Provider) -> Result<Vec<String>, ModelError> {
     let mut headers = provider.headers.clone();
     headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
     // waits: within the patience of `served_models`.
-    let response = provider.client.get(url).headers(headers).send().await;
-    let response = response.map_err(|error| provider.no_answer(&error).error)?;
+    let response = provider.client.get(url.clone()).headers(headers).send().await;
+    let response = response.map_err(|error| match provider.no_answer(&error).error {
+        ModelError::Unreachable { provider, cause, .. } => {
+            ModelError::Unreachable { provider, place: without_secrets(&url), cause }
+        }
+        other => other,
+    })?;
     let status = response.status();
     let body = read(response, provider).await?;
     if !status.is_success() {

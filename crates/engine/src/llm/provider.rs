@@ -91,13 +91,18 @@ impl Provider {
 
     /// The endpoint as people may see it: without user, password and query.
     pub(super) fn place(&self) -> String {
-        format!("{}{}", self.endpoint.origin().ascii_serialization(), self.endpoint.path())
+        without_secrets(&self.endpoint)
     }
 
     /// A text of the provider without the secrets that we sent it; some servers echo a key that they refuse.
     pub(super) fn redact(&self, text: String) -> String {
         self.secrets.iter().fold(text, |text, secret| text.replace(secret.expose_secret(), "***"))
     }
+}
+
+/// A URL without user, password and query.
+pub(super) fn without_secrets(url: &Url) -> String {
+    format!("{}{}", url.origin().ascii_serialization(), url.path())
 }
 
 impl Route {

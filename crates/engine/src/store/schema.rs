@@ -161,12 +161,15 @@ fn enter_wal(connection: &Connection) -> Result<(), StoreError> {
 
 fn migrate(connection: &mut Connection) -> Result<(), StoreError> {
     let old = version(connection)?;
+    if old > 0 && old < newest() {
+        tracing::info!(from = old, to = newest(), "the database is brought to a new form");
+    }
     for (number, statements) in (1..).zip(MIGRATIONS).skip_while(|(number, _)| *number <= old) {
         let step = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         step.execute_batch(statements)?;
         step.execute_batch(&format!("PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {number};"))?;
         step.commit()?;
-        tracing::info!(schema = number, "database migrated");
+        tracing::debug!(schema = number, "database migrated");
     }
     Ok(())
 }

@@ -14,8 +14,8 @@ pub(super) fn of_toml(path: &Path, text: &str, error: &toml::de::Error) -> anyho
 /// What the person most likely meant, or should know.
 fn hint(message: &str) -> Option<String> {
     let unknown = |what: &str, name: &str| message.starts_with(&format!("unknown {what} `{name}`"));
-    if let Some((secret, by)) = SECRETS.iter().find(|(secret, _)| unknown("field", secret)) {
-        return Some(format!("; a {secret} never stands in the file: name the variable that holds it with `{by}`"));
+    if let Some((_, by)) = SECRETS.iter().find(|(secret, _)| unknown("field", secret)) {
+        return Some(format!("; secrets do not belong in the file: name the variable that holds it with `{by}`"));
     }
     suggestion(message).map(|key| format!("; did you mean `{key}`?"))
 }

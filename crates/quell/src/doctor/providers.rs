@@ -42,7 +42,8 @@ fn one(setup: &Setup<'_>, name: &str, provider: &ProviderConfig) -> Vec<Finding>
 
 /// The server gave its list.
 fn served(setup: &Setup<'_>, name: &str, models: &[String]) -> Vec<Finding> {
-    let mut findings = vec![Finding::ok(format!("{name} answers and lists {} models", models.len()))];
+    let count = if models.len() == 1 { "1 model".to_owned() } else { format!("{} models", models.len()) };
+    let mut findings = vec![Finding::ok(format!("{name} answers and lists {count}"))];
     for (id, agent) in &setup.loaded.config.agents {
         let Some((_, model)) = agent.model.split_once('/').filter(|(provider, _)| *provider == name) else { continue };
         if models.is_empty() || models.iter().any(|known| is_model(known, model)) {

@@ -149,6 +149,15 @@ fn completions_know_the_verbs(#[case] shell: &str) {
     }
 }
 
+/// As after `| head`: the reader has gone before anything is written.
+#[test]
+fn completions_that_nobody_reads_are_no_panic() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let ended = Home::new("").command(exe()).args(["completions", "bash"]).stdout(writer).output().unwrap();
+    assert_eq!((ended.status.code(), String::from_utf8(ended.stderr).unwrap().as_str()), (Some(1), ""));
+}
+
 #[rstest]
 #[case(&[])]
 #[case(&["demo"])]

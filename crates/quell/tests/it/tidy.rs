@@ -6,6 +6,7 @@
 
 mod arrows;
 mod awaits;
+mod links;
 mod places;
 mod races;
 mod ranks;
@@ -64,6 +65,7 @@ const MANIFEST_RULES: &[Rule] = &[
 const TEXT_RULES: &[Rule] = &[
     Rule { name: "conflict markers", check: words::conflict_markers },
     Rule { name: "races", check: races::named_proofs },
+    Rule { name: "links", check: links::dead_links },
 ];
 
 /// Rules of the page's scripts and stylesheets.

@@ -34,7 +34,7 @@ const COUNTERS: &[(&str, &str)] = &[
 /// Every metric that goes up and down, and what it says.
 const GAUGES: &[(&str, &str)] = &[
     ("quell_runs", "Runs that are not over, by their state"),
-    ("quell_processes", "Processes of runs"),
+    ("quell_processes", "Commands and servers of runs that are alive; one with its descendants counts as one"),
     ("quell_background_processes", "Commands in the background that live"),
     ("quell_model_requests", "Requests to models under way"),
     ("quell_sessions_live", "Sessions in memory"),

@@ -176,6 +176,16 @@ async fn nobody_listening_is_unreachable_and_says_why() {
     assert_eq!((sink.retries.len(), sink.usages.len()), (1, 0));
 }
 
+#[tokio::test]
+async fn an_unreachable_server_is_named_with_the_place_that_was_asked_for_its_models() {
+    let free = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let mut config = ProviderConfig::new(ProviderKind::Openai);
+    config.base_url = Some(format!("http://user:pw@{free}/v1"));
+    let asked = served_models("p", config, Duration::from_secs(4)).await;
+    let Err(CatalogueError::Model(ModelError::Unreachable { place, .. })) = asked else { panic!("{asked:?}") };
+    assert_eq!(place, format!("http://{free}/v1/models"));
+}
+
 /// A listener whose queue is full: further connections get no answer.
 pub(super) async fn deaf() -> (TcpListener, Vec<TcpStream>) {
     let socket = TcpSocket::new_v4().unwrap();

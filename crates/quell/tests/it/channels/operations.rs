@@ -72,7 +72,10 @@ async fn a_channel_is_listed_tested_and_written_to() {
     assert_eq!((&said["target"], &said["detail"]), (&json!("channel tg"), &json!("to: 77")));
     assert!(!audit.to_string().contains("backup"), "no text stands in the list");
     let metrics = house.daemon.http().get("/metrics").await.expect_status(200);
-    assert!(metrics.as_str().unwrap().contains("quell_channel_connected{channel=\"tg\"} 1"), "{metrics}");
+    let metrics = metrics.as_str().unwrap();
+    for shown in ["connected{channel=\"tg\"} 1", "undelivered_total{channel=\"tg\"} 0"] {
+        assert!(metrics.contains(&format!("quell_channel_{shown}")), "{metrics}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

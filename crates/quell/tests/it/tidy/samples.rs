@@ -189,6 +189,19 @@ const RACES: &[Sample] = &[
          | b | `quell-engine/proc: stops::a_gentle_stop_ends_it_at_once` |\n| c | `Engine::stop` in `crates/engine/src/dispatch.rs` |",
         &[],
     ),
+    sample(
+        "links",
+        "docs/http.md",
+        "see [a](nowhere.md)\nand [b](#no-such-heading)\n[c](../README.md#nor-here)",
+        &[1, 2, 3],
+    ),
+    sample(
+        "links",
+        "docs/http.md",
+        "[a](running.md), [b](../README.md), [c](https://example.org)\n```\n[d](x)\n```",
+        &[],
+    ),
+    sample("links", "docs/design/contract.md", "[a](../configuration.md#what-holds-a-command)", &[]),
     sample("races", "docs/http.md", "| a | `it::race::no_such_test` |", &[]),
 ];
 

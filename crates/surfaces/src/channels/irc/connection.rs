@@ -76,7 +76,10 @@ pub(super) async fn look<S: AsyncRead + AsyncWrite>(account: &Account, stream: S
     introduced.await.unwrap_or_else(|_| Err(silent(REGISTRATION))).map_err(trouble)?;
     let server = live.server();
     let network = server.network.as_ref().map(|name| format!(" (network {name})")).unwrap_or_default();
-    let taken = live.quiet().map(|_| format!("; the nick {} is taken", account.nick)).unwrap_or_default();
+    let taken = live
+        .quiet()
+        .map(|_| format!("; the nick {} is taken, maybe by Quell itself", account.nick))
+        .unwrap_or_default();
     let answer = format!("nick {} on {}{network}{taken}", live.own().name, server.name);
     // The answer is known, whatever becomes of the parting.
     let _ = timeout(PARTING, async {

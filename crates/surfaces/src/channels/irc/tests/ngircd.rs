@@ -162,7 +162,7 @@ async fn a_look_says_who_it_is_and_leaves() {
     let server = IrcServer::start().await;
     let listener = Listener::connected(&server.address(), json!({})).await;
     let told = listener.irc.probe().await.unwrap();
-    assert_eq!(told, "nick quell_ on irc.test (network TestNet); the nick quell is taken");
+    assert_eq!(told, "nick quell_ on irc.test (network TestNet); the nick quell is taken, maybe by Quell itself");
     // The nick is free again, and the connection that listens was left alone.
     let ann = IrcPerson::connect(&server, "quell_").await;
     ann.say("quell", "still here?");
