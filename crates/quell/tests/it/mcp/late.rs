@@ -28,9 +28,10 @@ impl Scene {
     /// A call that goes on beside its server, stopped; its gate is still closed.
     async fn stopped_beside(&self, tool: &str) -> (RunId, PathBuf) {
         let gate = gate(self);
+        let before = mcp::received_of(&self.log, "tools/call").len();
         let run = self.calling("s", tool, json!({"text": gate.display().to_string()})).await;
         self.house.holds(&run, ResourceKind::McpCall).await;
-        self.got("tools/call", 1).await;
+        self.got("tools/call", before + 1).await;
         assert_eq!(self.house.stop(&run).aborted.len(), 1);
         let view = self.house.ended(&run).await;
         let row = call_row(&view);
